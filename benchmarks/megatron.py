@@ -24,6 +24,7 @@ from benchmarks.support.megatron_recordings import whole_step
 from benchmarks.support.megatron_step import megatron_ranks
 from benchmarks.support.megatron_text import PAGE
 from gpuwise.cost import Forecast
+from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.price import price, slowest_rank
 from gpuwise.errors import GpuwiseError
@@ -39,12 +40,17 @@ HOST_OPERATION_S = {"forward": 100e-6, "recompute": 100e-6, "backward": 15e-6, "
 
 
 def forecast(case: MegatronCase, cache: Path, catalog: Catalog) -> Forecast:
-    """The forecast of the slowest rank."""
-    ranks = megatron_ranks(whole_step(case, cache), case.strategy, of_2022=case.of_2022)
+    """The forecast of the slowest rank, with the memory of the one that needs most."""
+    whole = whole_step(case, cache)
+    ranks = megatron_ranks(whole, case.strategy, of_2022=case.of_2022, sharded_state=case.sharded_state)
     cluster, figures = case.cluster(catalog), replace(parameters(), host_operation_s=HOST_OPERATION_S)
     slowest = ranks[0] if len(ranks) == 1 else slowest_rank(ranks, cluster, parameters=figures)
     split = ranks if splits_layers(case.strategy) else ()
-    return price(
+    memory = max(
+        (memory_forecast(rank.trace, cluster, parameters=figures, replay=False) for rank in ranks),
+        key=lambda one: one.device_bytes,
+    )
+    result = price(
         slowest.trace,
         slowest.communication,
         cluster,
@@ -53,6 +59,7 @@ def forecast(case: MegatronCase, cache: Path, catalog: Catalog) -> Forecast:
         replay=False,
         ranks=split,
     )
+    return replace(result, memory=memory)
 
 
 def rows(cases: Iterable[MegatronCase], cache: Path) -> pd.DataFrame:
@@ -60,11 +67,11 @@ def rows(cases: Iterable[MegatronCase], cache: Path) -> pd.DataFrame:
     catalog, result = Catalog(), []
     for case in cases:
         try:
-            step = forecast(case, cache, catalog)
+            forecast_of_case = forecast(case, cache, catalog)
         except GpuwiseError as error:
             print(f"refused: {case.group} {case.shape.name} {case.strategy.mesh}: {error}", file=sys.stderr)
             continue
-        mesh, time = case.strategy.mesh, step.step_time_s
+        mesh, time = case.strategy.mesh, forecast_of_case.step_time_s
         result.append(
             {
                 "group": case.group,
@@ -81,7 +88,8 @@ def rows(cases: Iterable[MegatronCase], cache: Path) -> pd.DataFrame:
                 "forecast": time.value,
                 "log_error": np.log(case.seconds / time.value),
                 "inside": time.low <= case.seconds <= time.high,
-                **step.bound,
+                "memory_error": forecast_of_case.memory.device_bytes / case.peak_bytes - 1 if case.peak_bytes else np.nan,
+                **forecast_of_case.bound,
             }
         )
     return pd.DataFrame(result)
@@ -109,6 +117,13 @@ def by_group(rows: pd.DataFrame) -> str:
     return table(["group", *HEAD], lines)
 
 
+def of_memory(rows: pd.DataFrame) -> str:
+    """The errors of memory in words."""
+    error = rows.memory_error.dropna()
+    worst = error.abs().max()
+    return f"{len(error)} rows, median error {error.abs().median():.1%}, worst {worst:.1%}, bias {error.median():+.1%}"
+
+
 def by_devices(rows: pd.DataFrame) -> str:
     """A line for each group and layout of its devices."""
     keys = ["group", "devices", "tp", "pp", "dp"]
@@ -129,9 +144,12 @@ def main() -> None:
     if options.rows:
         print(result.to_string(float_format=lambda x: f"{x:.3f}"))
     print(by_group(result), by_devices(result), sep="\n\n")
+    print(f"\nmemory: {of_memory(result)}")
     if options.write:
         seen = sorted(result[(result.group == FITTED) & ~result.kept_out].model.unique())
-        page = PAGE.format(groups=by_group(result), by_devices=by_devices(result), known=", ".join(seen))
+        page = PAGE.format(
+            groups=by_group(result), by_devices=by_devices(result), known=", ".join(seen), memory=of_memory(result)
+        )
         (DOCS / "accuracy-megatron.md").write_text(page)
 
 

@@ -1,11 +1,12 @@
 """Published runs of Megatron-LM and Megatron-DeepSpeed: a model, a cluster and a strategy of ours, and the measured seconds.
 
 Groups: "one machine" and "several machines" (VIA-Research/vTrain, its validation data), "Megatron paper" (Korthikanti et al.
-2022, arXiv:2205.05198, table 5). No fit sees any of them.
+2022, arXiv:2205.05198, table 5) and "bigscience" (bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles-prequel.md).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +42,7 @@ class MegatronCase:
         network: GB/s of one machine to others, one direction.
         seconds: measured, a step.
         peak_bytes: measured memory of a device; None where it is not published.
-        of_2022: see megatron_ranks.
+        of_2022, sharded_state: see megatron_ranks.
     """
 
     group: str
@@ -52,6 +53,7 @@ class MegatronCase:
     seconds: float
     peak_bytes: float | None = None
     of_2022: bool = False
+    sharded_state: bool = False
 
     @property
     def devices(self) -> int:
@@ -82,6 +84,7 @@ def megatron_cases(folder: Path) -> Iterator[MegatronCase]:
     table = pd.read_csv(folder / "published" / "distributed.csv", low_memory=False)
     yield from _vtrain(table)
     yield from _paper()
+    yield from _bigscience(pd.read_csv(folder / "published" / "end_to_end.csv", low_memory=False))
 
 
 def _vtrain(table: pd.DataFrame) -> Iterator[MegatronCase]:
@@ -134,3 +137,34 @@ def _paper() -> Iterator[MegatronCase]:
                 seconds,
                 of_2022=True,
             )
+
+
+def _bigscience(table: pd.DataFrame) -> Iterator[MegatronCase]:
+    """The 181B model of width 14,336 on Jean Zay: 64 heads where the row names no others, 250k words, ZeRO stage 1, four
+    Omni-Path ports of 100 Gbit/s a machine. Other sizes of that page stand for several widths each."""
+    table = table[table.subsets.astype(str).str.contains("bigscience") & (table.model == "GPT 181B")]
+    for row in table.itertuples():
+        degrees = {name: int(number) for name, number in re.findall(r"(dp|tp|pp|zs)(\d+)", row.parallelism)}
+        tp, pp, dp, micro_batch = degrees["tp"], degrees["pp"], degrees["dp"], int(row.batch_per_gpu)
+        accumulation = round(row.global_batch / (dp * micro_batch))
+        if accumulation * dp * micro_batch != row.global_batch or degrees.get("zs", 1) == 0:
+            continue
+        heads = re.search(r"NHEADS=(\d+)", row.notes)
+        memory = row.peak_mem_gb * 2**30 if row.peak_mem_gb > 0 else None
+        yield MegatronCase(
+            "bigscience",
+            GptShape(14_336, 72, int(heads.group(1)) if heads else 64, 2048, padded(250_000, 8)),
+            Strategy(
+                precision="bf16",
+                micro_batch=micro_batch,
+                accumulation=accumulation,
+                recompute="full",
+                mesh=Mesh(tp=tp, pp=pp, dp_replicate=dp),
+                parallelism=Parallelism(loss_parallel=True),
+            ),
+            "a100-80gb-sxm",
+            50.0,
+            row.step_time_s,
+            peak_bytes=memory,
+            sharded_state=True,
+        )

@@ -23,6 +23,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.trace.header import RankGroup
 from gpuwise.trace.parallel.communication import Collective, Communication, group_along
+from gpuwise.trace.parallel.pipeline import in_flight
 from gpuwise.trace.parallel.ranks import RankStep, unequal_ranks
 from gpuwise.trace.parallel.stage import stage_step, with_in_flight
 from gpuwise.trace.parallel.tensor import tensor_parallel
@@ -47,25 +48,32 @@ _STATE_BYTES = 16  # a parameter: its fp32 copy and gradient, and two moments
 _HALF = 2
 
 
-def megatron_ranks(whole: Trace, strategy: Strategy, *, of_2022: bool) -> tuple[RankStep, ...]:
+def megatron_ranks(whole: Trace, strategy: Strategy, *, of_2022: bool, sharded_state: bool = False) -> tuple[RankStep, ...]:
     """The steps of the ranks that differ.
 
     Arguments:
         whole: the step on one device, in 16 bits.
         strategy: its mesh has tp, pp and dp_replicate.
         of_2022: whether it is Megatron-LM of 2022, not the one of 2021 that Megatron-DeepSpeed was made from.
+        sharded_state: whether replicas share the state and the update (ZeRO stage 1). Default False.
     """
     blocks, stages = len(whole.header.blocks), strategy.mesh.pp * strategy.parallelism.stages_per_rank
     even = tuple(stage * blocks // stages for stage in range(stages))
     whole.once(("stages", stages), lambda: even)  # in place of stages that take equally long
     split = strategy.mesh.tp * strategy.mesh.pp > 1
     return tuple(
-        RankStep(name, *_composed(whole, strategy, rank, of_2022=of_2022), model_flops=whole.model_flops if split else None)
+        RankStep(
+            name,
+            *_composed(whole, strategy, rank, of_2022=of_2022, sharded_state=sharded_state),
+            model_flops=whole.model_flops if split else None,
+        )
         for rank, name in unequal_ranks(strategy).items()
     )
 
 
-def _composed(trace: Trace, strategy: Strategy, rank: int, *, of_2022: bool) -> tuple[Trace, Communication]:
+def _composed(
+    trace: Trace, strategy: Strategy, rank: int, *, of_2022: bool, sharded_state: bool
+) -> tuple[Trace, Communication]:
     mesh, collectives, received_bytes = strategy.mesh, list[Collective](), 0
     embedding_bytes = _HALF * prod(trace.header.gradient_shapes[0]) // mesh.tp  # the model's first parameter
     if mesh.pp > 1:
@@ -75,9 +83,12 @@ def _composed(trace: Trace, strategy: Strategy, rank: int, *, of_2022: bool) -> 
         trace, sums = tensor_parallel(trace, strategy, by_heads=True)
         collectives += _overlapped(sums, strategy, len(trace.header.blocks)) if of_2022 else sums
     if mesh.pp > 1:
-        trace = with_in_flight(trace, strategy, rank, received_bytes=received_bytes)
+        # Megatron-LM allocates what it receives for a micro-batch when that comes, PyTorch's schedules for all at the start.
+        alive = received_bytes * in_flight(strategy, rank) / strategy.accumulation
+        trace = with_in_flight(trace, strategy, rank, received_bytes=int(alive))
     elements = [prod(shape) for shape in trace.header.gradient_shapes]
-    trace = with_megatron_update(trace, strategy, elements)
+    shares = mesh.dp_replicate if sharded_state else 1
+    trace = with_megatron_update(trace, strategy, [-(-count // shares) for count in elements])
     gradient_bytes = _HALF * sum(elements)
     collectives.append(_in_update(group_along(mesh, "dp_replicate"), gradient_bytes))
     if mesh.pp > 1 and rank in (0, mesh.pp - 1):
@@ -114,7 +125,7 @@ def with_megatron_update(trace: Trace, strategy: Strategy, elements: list[int]) 
     """The step with an update of these tensors' fp32 copies, whose gradients stay in place.
 
     Arguments:
-        elements: number of elements of each parameter of the rank.
+        elements: number of elements of each parameter that the rank updates.
     """
     edit, update, total = Edit(trace), UpdateRows(), sum(elements)
     for name, read, written in _UPDATE:

@@ -19,7 +19,10 @@ forecast's 90 % interval.
   A100: 8.4 % mean; Calculon: 39 %. One thing is fitted, the host's time for an operation under Megatron-DeepSpeed, on
   models that are not kept out ({known}). Models are kept out by checksum of their shape.
 
-No fit saw the first two groups.
+- **bigscience**: GPT of 181B on 384 A100s of Jean Zay, the second iteration of short runs (bigscience-workshop/bigscience,
+  train/tr11-176B-ml/chronicles-prequel.md). The same row was measured 7 % apart from one day to the next.
+
+No fit saw the groups but **one machine**. Memory, published for bigscience alone: {memory}.
 
 ## What is assumed
 
@@ -36,13 +39,15 @@ this:
 - Replicas add up their gradients once a step, after backward, beside nothing.
 - Megatron-LM of 2022 (the paper) sends a part of an activation from each tensor-parallel rank, and sums what layers split
   by columns send back while the gradients of their weights are computed.
-- Machines of the paper have eight HDR ports, those of vTrain four.
+- Machines of the paper have eight HDR ports, those of vTrain four, those of Jean Zay four of Omni-Path. bigscience shares the
+  state of the optimizer among replicas (ZeRO stage 1).
 
 ## What is known to be off
 
 - **Long trainings on an A100.** Tables of kernels time single products of numbers that need little power: 8,192 cubed at
   294 TFLOP/s, where random numbers reach 257 on the same board (Horace He, thonking.ai, 2024). All large models are
   forecast too fast, about as much as that.
+- **bigscience**: each row is one iteration, and they fluctuate; why all of them are slower than forecast is not known.
 - **Two and four tensor-parallel ranks on 512 GPUs** with eight stages and more took up to twice the time of eight such
   ranks; nothing that is modelled explains it, and neither do the peers.
 

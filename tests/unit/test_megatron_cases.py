@@ -87,6 +87,18 @@ def test_stages_and_states_add_up_to_the_model() -> None:
     assert sends[0].payload_bytes == 2 * 4 * sent
 
 
+def test_the_head_of_the_last_stage_is_divided_with_the_embedding_it_is_tied_to() -> None:
+    recorded = Strategy(precision="bf16", micro_batch=2, accumulation=4, recompute="full")
+    whole = record(gpt_job(SHAPE, core_again=False), recorded).with_accumulation(4)
+    strategy = recorded.but(mesh=Mesh(pp=2, tp=TP), parallelism=Parallelism(loss_parallel=True))
+    _, last = megatron_ranks(whole, strategy, of_2022=False)
+    storages, hidden = last.trace.storages, SHAPE.hidden
+    blocks = sum(p.numel() for block in one_rank(False).layers[SHAPE.layers // 2 :] for p in block.parameters())
+    parameters = blocks + 2 * hidden + SHAPE.vocabulary // TP * hidden
+    for name in ("parameter", "gradient"):
+        assert int(storages.size_bytes[storages.category == CATEGORIES.index(name)].sum()) == 2 * parameters
+
+
 def test_a_fused_sum_moves_the_bytes_of_its_inputs_its_output_and_its_mask() -> None:
     recorded = Strategy(precision="bf16", micro_batch=2)
     plain = record(gpt_job(SHAPE, core_again=False), recorded)

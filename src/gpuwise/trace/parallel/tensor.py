@@ -15,6 +15,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Collective
 from gpuwise.trace.parallel.segments import FORWARD, segments_of
 from gpuwise.trace.parallel.tensor_layers import Layer, LayerPair, SplitLayers, split_layers
+from gpuwise.trace.parallel.tensor_parts import ALL, ALONG_K, ALONG_M, ALONG_N, WHOLE, divided, rows_by_position, tied_weight
 from gpuwise.trace.parallel.tensor_traffic import traffic
 from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, PHASES, Operations
 from gpuwise.trace.trace import Trace
@@ -22,11 +23,7 @@ from gpuwise.trace.trace import Trace
 _GEMM, _COPY = KINDS.index("gemm"), KINDS.index("copy")
 _RECOMPUTE, _BACKWARD = PHASES.index("recompute"), PHASES.index("backward")
 _PARAMETER, _GRADIENT = CATEGORIES.index("parameter"), CATEGORIES.index("gradient")
-_FLOPS, _READ, _WRITTEN, _WORKSPACE, _BATCH, _M, _N, _K = (
-    COLUMNS.index(name) for name in ("flops", "bytes_read", "bytes_written", "workspace_bytes", "batch", "m", "n", "k")
-)
-# How an operation is divided: not at all, in all its sizes, or a product along one of its dimensions.
-WHOLE, ALL, ALONG_M, ALONG_N, ALONG_K = range(5)
+_WRITTEN, _WORKSPACE, _M, _N, _K = (COLUMNS.index(name) for name in ("bytes_written", "workspace_bytes", "m", "n", "k"))
 _TINY_BYTES = 1024  # states of random numbers and the like
 
 
@@ -62,7 +59,7 @@ class _Rank:
         if layers.head is not None:
             self._columns[layers.head.module] = LayerPair((layers.head,), layers.head, 0, not self._parallelism.loss_parallel)
         storages, length = trace.storages, len(trace.sequence)
-        self._born, self._dying = _by_position(storages.born, length), _by_position(storages.died, length)
+        self._born, self._dying = rows_by_position(storages.born, length), rows_by_position(storages.died, length)
 
     def divide(self) -> None:
         self._divide_parameters()
@@ -83,7 +80,7 @@ class _Rank:
         rows, ways = keys // (ALONG_K + 1), keys % (ALONG_K + 1)
         ops = trace.operations
         names = tuple(ops.name[i] for i in rows.tolist())
-        values = _divided(ops.values[rows], ways, self._degree)
+        values = divided(ops.values[rows], ways, self._degree)
         if self._parallelism.loss_parallel:
             # _log_softmax_backward_handler in torch/distributed/tensor/parallel/loss.py: two results of its size, not one.
             backward = np.array([name.startswith("aten._log_softmax_backward") for name in names]) & (ways == ALL)
@@ -114,6 +111,9 @@ class _Rank:
             largest = max((int(storages.size_bytes[i]) for i in own), default=0)
             for index in own:
                 self._part[index] = module in self._columns or storages.size_bytes[index] == largest
+        head = self._layers.head
+        if head is not None and not (lasting & (storages.module == head.module)).any():
+            self._part[tied_weight(self._trace, head, lasting)] = True
 
     def _divide_forward(self, positions: np.ndarray) -> None:
         """Between the first layer by columns and the one by rows all that is large enough, unless its input is gathered."""
@@ -264,36 +264,3 @@ class _Rank:
                 shape = (*shape[:dim], -(-shape[dim] // self._degree), *shape[dim + 1 :])
             shapes.append(shape)
         return tuple(shapes)
-
-
-def _by_position(positions: np.ndarray, length: int) -> list[list[int]]:
-    """The rows of each position."""
-    rows: list[list[int]] = [[] for _ in range(length)]
-    for row, position in enumerate(positions.tolist()):
-        if 0 <= position < length:
-            rows[position].append(row)
-    return rows
-
-
-def _divided(values: np.ndarray, ways: np.ndarray, degree: int) -> np.ndarray:
-    """Values of operations, divided. A product reads m × k and k × n numbers and writes m × n."""
-    result = values.astype(np.float64)
-    everything = ways == ALL
-    for column in (_FLOPS, _READ, _WRITTEN, _WORKSPACE):
-        result[everything, column] /= degree
-    result[everything, _BATCH] = np.ceil(result[everything, _BATCH] / degree)
-    m, n, k = (values[:, column].astype(np.float64) for column in (_M, _N, _K))
-    left, right = m * k, n * k
-    for way, column, read in (
-        (ALONG_M, _M, left / degree + right),
-        (ALONG_N, _N, left + right / degree),
-        (ALONG_K, _K, (left + right) / degree),
-    ):
-        rows = ways == way
-        whole = np.maximum(left + right, 1)
-        result[rows, _FLOPS] /= degree
-        result[rows, _READ] *= (read / whole)[rows]
-        if way != ALONG_K:
-            result[rows, _WRITTEN] /= degree
-        result[rows, column] /= degree
-    return np.ceil(result).astype(np.int64)
