@@ -20,6 +20,8 @@ from gpuwise.trace.trace import Trace
 # Kernels without a model are named if they take at least this share of the device's time.
 UNMODELLED = 0.02
 _NAMED = 5
+# What stays exposed of communication that computation hides as well as it can: assumed, as overlap_share of efficiency.toml is.
+LEAST_EXPOSED = 0.2
 
 
 def level_shares(trace: Trace, times: KernelTimes) -> dict[str, float]:
@@ -65,7 +67,8 @@ def step_interval(
     Arguments:
         levels: shares of the device's time, see level_shares.
         communication: share of the step that is communication.
-        exchange_spread: low and high of its real over forecast times; None: its times come from datasheets alone.
+        exchange_spread: low and high of its real over forecast times; None: its times come from datasheets alone. On GPUs
+            computation may hide more of it than forecast: low is at most LEAST_EXPOSED there.
         devices: that share the step; several have spreads of their own. 1 by default.
         measured: spreads measured on this machine; they extend the shipped ones.
     """
@@ -81,9 +84,10 @@ def step_interval(
         spreads=(*shipped_steps(), *measured),
     )
     if exchange_spread is not None:
+        least = exchange_spread[0] if family(chip) == "cpu" else min(exchange_spread[0], LEAST_EXPOSED)
         low, high = (
             (1 - communication) * of_kernels + communication * of_exchange
-            for of_kernels, of_exchange in zip((low, high), exchange_spread, strict=True)
+            for of_kernels, of_exchange in zip((low, high), (least, exchange_spread[1]), strict=True)
         )
     return Interval(step_s, step_s * low, step_s * high)
 
