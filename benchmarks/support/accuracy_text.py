@@ -127,8 +127,8 @@ that of the first). Of all these rows {covered} lie inside. A level without its 
 SEVERAL = """
 ## Several GPUs
 
-Steps of several GPUs have a page of their own: [accuracy-several.md](accuracy-several.md). It is made by
-`python -m benchmarks.several_report --reference FOLDER --cache FOLDER --write`.
+Steps of several GPUs have pages of their own: [accuracy-several.md](accuracy-several.md), made by `python -m
+benchmarks.several_report --reference FOLDER --cache FOLDER --write`, and [runs of Megatron](accuracy-megatron.md).
 """
 
 BIASES = """
@@ -223,13 +223,13 @@ OTHER_PEERS = [
         "distributed training, 8 A100 points",
         "Calculon",
         "3.65%, worst 8.87% (constants fitted there)",
-        "**cannot be forecast**: tensor and pipeline parallel are missing",
+        "see [runs of Megatron](accuracy-megatron.md)",
     ],
     [
         "109 unseen multi-node points",
         "Calculon; llm-analysis; vTrain",
         "15.3%; 24.4%; 14.7% (vTrain needs a real A100)",
-        "**cannot be forecast**",
+        "see [runs of Megatron](accuracy-megatron.md)",
     ],
     ["memory", "LLMem, fitcheck-llm, accelerate, DeepSpeed", "", "see [Memory](accuracy-memory.md)"],
 ]
