@@ -46,10 +46,10 @@ this:
 
 - **Long trainings on an A100.** Tables of kernels time single products of numbers that need little power: 8,192 cubed at
   294 TFLOP/s, where random numbers reach 257 on the same board (Horace He, thonking.ai, 2024). All large models are
-  forecast too fast, about as much as that.
+  forecast too fast; that may be why.
 - **bigscience**: each row is one iteration, and they fluctuate; why all of them are slower than forecast is not known.
 - **Two and four tensor-parallel ranks on 512 GPUs** with eight stages and more took up to twice the time of eight such
-  ranks; nothing that is modelled explains it, and neither do the peers.
+  ranks. Nothing that is modelled explains it; Calculon is as far off there.
 
 ## By devices
 
