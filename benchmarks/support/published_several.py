@@ -18,9 +18,9 @@ from gpuwise.strategy import Mesh, Parallelism, Strategy
 GIB = 2**30
 # Links between machines as the publications name them: a 200 or 400 Gbit/s port a GPU, or one of 100 Gbit/s a machine.
 MPT_NETWORK = {"A100-40GB": "ib-hdr", "A100-80GB": "ib-hdr", "H100-80GB": "ib-ndr"}
-# Kernels of llm-foundry in 2023 over PyTorch's of today, fitted by `python -m benchmarks.fit_several`: FlashAttention in Triton
-# (attn_impl of scripts/train/benchmarking/submit_benchmarks.py; FlashAttention-2, which PyTorch has, is 1.3 to 2.5 times as
-# fast: Dao 2023), and a fused cross entropy (the default loss_fn of MPT).
+# Kernels of llm-foundry in 2023 over PyTorch's of today, fitted by `python -m benchmarks.fit_several`. Presumably they are
+# FlashAttention in Triton (an early default of attn_impl; which kernel ran is published with no row) and a fused cross entropy
+# (the default loss_fn of MPT). Forecasts of users do not have these factors.
 FOUNDRY_KERNELS = (("attention", 1.7), ("attention_backward", 1.7), ("loss", 0.4), ("loss_backward", 0.4))
 DLE_JOBS = {"SSD": "ssd300", "NCF": "ncf"}
 EFFICIENTNETS = {"efficientnet-b0": "timm:efficientnet_b0", "efficientnet-b4": "timm:efficientnet_b4"}
