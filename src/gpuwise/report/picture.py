@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import log
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from gpuwise.atomic import written_whole
 from gpuwise.errors import InputError, MissingDependencyError
@@ -63,15 +64,29 @@ def empty_figure(width: float, height: float, flag: str) -> Figure:
 
 
 def save_figure(figure: Figure, target: Path) -> Path:
-    """Writes it; the file is whole or is not there. Raises InputError for a folder that cannot be written."""
+    """Writes it. Errors as for saved."""
+    with saved(target) as file:
+        figure.savefig(file, format=target.suffix.lower()[1:], dpi=160)
+    return target
+
+
+def save_text(text: str, target: Path) -> Path:
+    """Writes a picture or a page that is text. Errors as for saved."""
+    with saved(target) as file:
+        file.write(text.encode())
+    return target
+
+
+@contextmanager
+def saved(target: Path) -> Iterator[BinaryIO]:
+    """A file that is whole or is not there. Raises InputError for a folder that cannot be written."""
     try:
         with written_whole(target) as file:
-            figure.savefig(file, format=target.suffix.lower()[1:], dpi=160)
+            yield file
     except OSError as error:
         raise InputError(
             f"cannot write {target}: {error.strerror or error}.", ["name a folder that exists and can be written to"]
         ) from None
-    return target
 
 
 def plain(chart: Axes) -> None:

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from gpuwise.atomic import written_whole
-from gpuwise.errors import InputError
 from gpuwise.plan.scaling.curve import ScalingCurve, ScalingPoint
 from gpuwise.report.forecast import scale_of, unit_of
 from gpuwise.report.parts import percent, rate
-from gpuwise.report.picture import COLOURS, LogGrid, check_picture
+from gpuwise.report.picture import COLOURS, LogGrid, check_picture, save_text
 from gpuwise.report.scaling import title
 from gpuwise.report.svg_chart import decades, ticks
 from gpuwise.units import counted, format_count, format_usd
@@ -56,14 +54,7 @@ class _Panel:
 def save_picture(curve: ScalingCurve, path: str | os.PathLike[str]) -> Path:
     """Writes the picture as .svg; the file is whole or is not there. Raises InputError for another ending or folder."""
     target = check_picture(path, FLAG, (".svg",))
-    try:
-        with written_whole(target) as file:
-            file.write(svg(curve).encode())
-    except OSError as error:
-        raise InputError(
-            f"cannot write {target}: {error.strerror or error}.", ["name a folder that exists and can be written to"]
-        ) from None
-    return target
+    return save_text(svg(curve), target)
 
 
 def svg(curve: ScalingCurve) -> str:

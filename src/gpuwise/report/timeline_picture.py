@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from gpuwise.atomic import written_whole
 from gpuwise.cost.timeline.step import StepTimeline, TimelineLane, TimelineSpan
-from gpuwise.errors import InputError
 from gpuwise.report.parts import strategy_words
-from gpuwise.report.picture import check_picture
+from gpuwise.report.picture import check_picture, save_text
 from gpuwise.report.svg_chart import ticks
 from gpuwise.units import format_duration
 
@@ -40,14 +38,7 @@ def save_timeline(timeline: StepTimeline, path: str | os.PathLike[str]) -> Path:
     """
     target = check_picture(path, FLAG, SUFFIXES)
     text = svg(timeline) if target.suffix.lower() == ".svg" else json.dumps(chrome_trace(timeline))
-    try:
-        with written_whole(target) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise InputError(
-            f"cannot write {target}: {error.strerror or error}.", ["name a folder that exists and can be written to"]
-        ) from None
-    return target
+    return save_text(text, target)
 
 
 def chrome_trace(timeline: StepTimeline) -> dict[str, object]:

@@ -8,10 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwise.atomic import written_whole
 from gpuwise.errors import InputError
 from gpuwise.report.html import bullets, page, table
 from gpuwise.report.parts import number, rate
+from gpuwise.report.picture import save_text
 from gpuwise.report.validate import HEADERS, RANK_HEADERS, RIGHT, ending, memory_rows, overall, rank_rows, remarks, row
 from gpuwise.strategy import Strategy
 
@@ -38,14 +38,7 @@ def save_page(result: Validation, path: str | os.PathLike[str]) -> Path:
     """Writes the page; it is whole or is not there. Raises InputError where it cannot be written."""
     target = check_page(path)
     text = markdown(result) if target.suffix.lower() == ".md" else html(result)
-    try:
-        with written_whole(target) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise InputError(
-            f"cannot write {target}: {error.strerror or error}.", ["name a folder that exists and can be written to"]
-        ) from None
-    return target
+    return save_text(text, target)
 
 
 def markdown(result: Validation) -> str:
