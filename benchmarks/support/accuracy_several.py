@@ -25,7 +25,7 @@ GROUPS = {
     "MPT, FSDP": ("MPT FSDP", 0.07),
     "Llama 3.1, FSDP2 (torchtitan)": ("torchtitan", 0.10),
     "ResNet-50, replicas on 1 to 4 machines (DLPerf)": ("DLPerf", 0.10),
-    "ResNet-50, BERT, Transformer-XL, replicas in one machine (Lambda)": ("lambda", 0.10),
+    "ResNet-50, BERT, replicas in one machine (Lambda)": ("lambda", 0.10),
     "EfficientNet, SSD300, NCF, replicas on 1 to 8 machines (NVIDIA)": ("DLE", 0.10),
 }
 
@@ -155,5 +155,6 @@ Reserved memory of the two rows of torchtitan that gpuwise forecasts: {memory} o
 
 - Compiled steps and fp8 products of sharded parameters, which are most rows of torchtitan.
 - Asynchronous tensor parallelism, which runs communication inside of products.
+- Lambda's rows of Transformer-XL on several GPUs: their logs say "multi_gpu : None", so each GPU trained a model of its own.
 - Rows of other frameworks: JAX on TPUs; OneFlow, MXNet, TensorFlow and PaddlePaddle in DLPerf.
 """

@@ -55,7 +55,9 @@ def _lambda(table: pd.DataFrame) -> Iterator[Case]:
     """ResNet-50, BERT-large question answering and Transformer-XL, NVIDIA's DeepLearningExamples on 1 to 8 GPUs of a machine.
 
     In fp16 BERT and Transformer-XL were cast as a whole (apex O2). Left out: Transformer-XL in fp16 in the first containers
-    (20.01), whose softmax over 267,735 words took twice as long.
+    (20.01), whose softmax over 267,735 words took twice as long; and Transformer-XL on several GPUs, where each GPU trained a
+    model of its own: every log says "multi_gpu : None", no configuration asks for "ddp", and without it train.py exchanges no
+    gradients (lambdal/deeplearning-benchmark, pytorch/results and pytorch/scripts/config_v*; NVIDIA/DeepLearningExamples).
     """
     table = table[table.subsets.str.contains("lambda_(?:single|multi)_gpu")]
     table = table[table.num_gpus.between(1, 8) & (table.batch_per_gpu > 0)]
@@ -64,10 +66,12 @@ def _lambda(table: pd.DataFrame) -> Iterator[Case]:
         count, step_s = int(row.num_gpus), row.step_time_s
         half = row.precision == "amp-fp16" and name == "seq_len"
         if job.startswith("transformer_xl"):
+            if count > 1:
+                continue
             if half and "(v0)" in row.date_or_commit and row.gpu in OLD_CONTAINERS:
                 continue
             if not step_s > 0:  # the table gives tokens a second
-                step_s = count * row.batch_per_gpu * size / row.throughput
+                step_s = row.batch_per_gpu * size / row.throughput
         if not job or row.gpu not in CHIPS or not step_s > 0:
             continue
         precision = "bf16" if half else row.precision
