@@ -69,6 +69,7 @@ class OperationRow(NamedTuple):
 
 
 NO_GROUP = -1  # of an operation that no other device takes part in
+_COLLECTIVE = KINDS.index("collective")
 BEFORE = -1  # position at which a storage is born that lives before the step begins: parameters, optimizer state
 
 
@@ -104,6 +105,12 @@ class Operations:
 
     def column(self, name: str) -> np.ndarray:
         return self.values[:, COLUMNS.index(name)]
+
+    @property
+    def is_collective(self) -> np.ndarray:
+        """Which are collectives among several ranks. Shape (operations,)."""
+        mask: np.ndarray = (self.kind == _COLLECTIVE) & (self.group != NO_GROUP)
+        return mask
 
     @property
     def payload_bytes(self) -> np.ndarray:

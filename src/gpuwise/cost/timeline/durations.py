@@ -10,7 +10,6 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.timeline.streams import Durations
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.trace.parallel.recorded import collective_of
-from gpuwise.trace.tables import KINDS, NO_GROUP
 from gpuwise.trace.trace import Trace
 
 
@@ -25,7 +24,7 @@ def durations(trace: Trace, cluster: Cluster, *, kernel_s: np.ndarray, parameter
     operations, seconds = trace.operations, kernel_s.copy()
     crosses = np.zeros(len(operations), dtype=bool)
     payload_bytes = operations.payload_bytes
-    for row in np.flatnonzero((operations.kind == KINDS.index("collective")) & (operations.group != NO_GROUP)).tolist():
+    for row in np.flatnonzero(operations.is_collective).tolist():
         operation, group = collective_of(operations.name[row]), trace.header.groups[operations.group[row]]
         seconds[row] = 0.0
         if operation is not None and group.ranks > 1 and payload_bytes[row]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.trace.tables import KINDS, NO_GROUP
+from gpuwise.trace.tables import NO_GROUP
 from gpuwise.trace.trace import Trace
 
 COMPUTE = 0  # the stream that computes
-_COLLECTIVE = KINDS.index("collective")
 _SIMULATED = 3  # how often at most a micro-batch runs that stands for others: each further one takes as long as the last
 
 
@@ -76,7 +75,7 @@ def stream_time(trace: Trace, durations: Durations, *, slowdown: float, one_stre
         slowdown: share of the time that communication and computation run beside each other by which computation is longer.
         one_stream: whether communication takes the units that compute, as on a CPU.
     """
-    collective = is_collective(trace)
+    collective = trace.operations.is_collective[trace.sequence.operation]
     quiet = Durations(np.where(collective, 0.0, durations.device_s), durations.launch_s, durations.crosses)
     whole = repeats(trace)
     few = min(whole, _SIMULATED)
@@ -98,13 +97,6 @@ def repeats(trace: Trace) -> int:
     return int(trace.repeats[trace.sequence.micro_step == 1].max(initial=0))
 
 
-def is_collective(trace: Trace) -> np.ndarray:
-    """Which positions are collectives among several ranks. Shape (positions,)."""
-    operations = trace.operations
-    mask: np.ndarray = ((operations.kind == _COLLECTIVE) & (operations.group != NO_GROUP))[trace.sequence.operation]
-    return mask
-
-
 def simulated(
     trace: Trace, durations: Durations, *, times: int | None = None, slowdown: float = 0.0, one_stream: bool = False
 ) -> StreamRows:
@@ -120,9 +112,10 @@ def simulated(
         slowdown, one_stream: as for stream_time; by default nothing slows.
     """
     positions, waits = _launched(trace, repeats(trace) if times is None else times)
-    collective = is_collective(trace)[positions]
+    operation = trace.sequence.operation[positions]
+    collective = trace.operations.is_collective[operation]
     stream = np.zeros(len(positions), dtype=np.int64) if one_stream else trace.sequence.stream[positions]
-    runs_on = stream, np.where(collective, trace.operations.group[trace.sequence.operation[positions]], NO_GROUP)
+    runs_on = stream, np.where(collective, trace.operations.group[operation], NO_GROUP)
     device_s, launched_s = durations.device_s[positions], np.cumsum(durations.launch_s[positions])
     start_s, end_s = _placed(runs_on, launched_s, device_s, waits)
     if collective.any() and not one_stream:

@@ -8,10 +8,8 @@ import numpy as np
 
 from gpuwise.trace.parallel.communication import Collective, Communication
 from gpuwise.trace.parallel.segments import select
-from gpuwise.trace.tables import KINDS, NO_GROUP
 from gpuwise.trace.trace import Trace
 
-_COLLECTIVE = KINDS.index("collective")
 # Beginnings of operators' names without underscores; what a rank receives is on its way while it sends.
 _OPERATIONS = {
     "allreduce": "all_reduce",
@@ -29,7 +27,7 @@ def split_communication(trace: Trace) -> tuple[Trace, Communication]:
     The exchange of data-parallel ranks runs beside the computation, that along other axes does not.
     """
     operations, sequence = trace.operations, trace.sequence
-    rows = np.flatnonzero((operations.kind == _COLLECTIVE) & (operations.group != NO_GROUP))
+    rows = np.flatnonzero(operations.is_collective)
     if not len(rows):
         return trace, Communication()
     in_update = trace.counts("optimizer")
