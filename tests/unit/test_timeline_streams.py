@@ -14,7 +14,7 @@ from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rank_time import rank_time
 from gpuwise.cost.timeline.durations import durations
-from gpuwise.cost.timeline.streams import Durations, is_collective, simulated, stream_time
+from gpuwise.cost.timeline.streams import Durations, simulated, stream_time
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
@@ -148,9 +148,9 @@ def test_a_step_is_no_shorter_than_its_communication() -> None:
     trace = record(gpt_job(), strategy)
     kernels = np.full(len(trace.operations), 1e-6)
     each = durations(trace, SLOW, kernel_s=kernels, parameters=parameters())
-    rows = simulated(trace, each)
-    assert rows.whole_s >= float(each.device_s[is_collective(trace) & (trace.repeats > 0)].sum())
-    gather = np.flatnonzero(is_collective(trace))[0]
+    rows, collective = simulated(trace, each), trace.operations.is_collective[trace.sequence.operation]
+    assert rows.whole_s >= float(each.device_s[collective & (trace.repeats > 0)].sum())
+    gather = np.flatnonzero(collective)[0]
     payload = float(trace.operations.payload_bytes[trace.sequence.operation[gather]])
     call = collective_time(
         "all_gather", payload_bytes=payload, group=trace.header.groups[0], cluster=SLOW, parameters=parameters()
@@ -158,8 +158,11 @@ def test_a_step_is_no_shorter_than_its_communication() -> None:
     assert each.device_s[gather] == pytest.approx(call.seconds)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("accumulation", [1, 4])
-def test_launches_of_positions_sum_to_those_of_the_step(accumulation: int) -> None:
+def test_launches_of_positions_sum_to_those_of_the_step(accumulation: int, compiled: bool) -> None:
     trace = record(gpt_job(), Strategy()).with_accumulation(accumulation)
+    trace = replace(trace, header=replace(trace.header, strategy=trace.header.strategy.but(compile=compiled)))
     launched_s = float((launch_s(trace, H100, parameters()) * trace.repeats).sum())
+    assert launched_s > 0
     assert launched_s == pytest.approx(host_s(trace, H100, parameters()))

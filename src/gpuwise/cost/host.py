@@ -41,9 +41,10 @@ def launch_s(trace: Trace, chip: Chip, parameters: Parameters) -> np.ndarray:
     if trace.header.strategy.compile:
         compiled = np.isin(sequence.phase, [PHASES.index(phase) for phase in COMPILED_PHASES])
         seconds = np.where(compiled, kernels * parameters.host_compiled["kernel_s"], seconds)
+        runs = trace.repeats > 0  # the loss of a single micro-batch is not divided
         for phase in ("forward", "backward"):
             for micro_step in (0, 1):
-                rows = np.flatnonzero((sequence.phase == PHASES.index(phase)) & (sequence.micro_step == micro_step))
+                rows = np.flatnonzero(runs & (sequence.phase == PHASES.index(phase)) & (sequence.micro_step == micro_step))
                 seconds[rows[:1]] += parameters.host_compiled["graph_s"]
     return seconds
 
