@@ -26,10 +26,10 @@ from benchmarks.support.megatron_text import PAGE
 from gpuwise.cost import Forecast
 from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.price import price, slowest_rank
+from gpuwise.cost.price import price_ranks
+from gpuwise.cost.rank_time import rank_times
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
-from gpuwise.trace.parallel.ranks import splits_layers
 
 DOCS = Path(__file__).parent.parent / "docs"
 FITTED = "one machine"  # the group with rows behind HOST_OPERATION_S
@@ -44,21 +44,12 @@ def forecast(case: MegatronCase, cache: Path, catalog: Catalog) -> Forecast:
     whole = whole_step(case, cache)
     ranks = megatron_ranks(whole, case.strategy, of_2022=case.of_2022, sharded_state=case.sharded_state)
     cluster, figures = case.cluster(catalog), replace(parameters(), host_operation_s=HOST_OPERATION_S)
-    slowest = ranks[0] if len(ranks) == 1 else slowest_rank(ranks, cluster, parameters=figures)
-    split = ranks if splits_layers(case.strategy) else ()
     memory = max(
         (memory_forecast(rank.trace, cluster, parameters=figures, replay=False) for rank in ranks),
         key=lambda one: one.device_bytes,
     )
-    result = price(
-        slowest.trace,
-        slowest.communication,
-        cluster,
-        strategy=case.strategy,
-        parameters=figures,
-        replay=False,
-        ranks=split,
-    )
+    times = rank_times(ranks, cluster, strategy=case.strategy, parameters=figures)
+    result = price_ranks(times, cluster, strategy=case.strategy, parameters=figures, replay=False)
     return replace(result, memory=memory)
 
 

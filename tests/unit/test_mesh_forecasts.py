@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from test_plan_synthetic import synthetic_trace
 
 import gpuwise
 from gpuwise.cost.kernels import KernelTimes
@@ -18,6 +19,8 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
 from gpuwise.strategy import Mesh, Parallelism, Strategy
 from gpuwise.trace.header import RankGroup
+from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.ranks import RankStep
 
 H100 = load_catalog().chip("h100-80gb-sxm")
 INSIDE = Link("inside", "a switch", "scale-up", per_direction_bytes_per_s=400e9)
@@ -145,4 +148,5 @@ def test_sends_between_machines_lengthen_a_step() -> None:
 
 def rank_of(*, forward_s: float, backward_s: float, optimizer_s: float = 0.0, micro_batches: int = 8) -> RankTime:
     phase_s = {"forward": forward_s, "backward": backward_s, "recompute": 0.0, "optimizer": optimizer_s}
-    return RankTime(NO_KERNELS, phase_s, NOTHING, None, micro_batches)
+    trace = synthetic_trace(micro_batch=1).with_accumulation(micro_batches)
+    return RankTime(RankStep("", trace, Communication()), NO_KERNELS, phase_s, NOTHING, None)

@@ -26,7 +26,7 @@ def step_price(
 
     Arguments:
         history: whether the chip is this machine's and step times that `validate` measured on it are taken.
-        data, usd_per_hour: as for gpuwise.cost.price.price.
+        data, usd_per_hour: as for gpuwise.cost.price.price_ranks.
 
     Raises the errors of tracing and pricing.
     """

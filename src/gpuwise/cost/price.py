@@ -20,8 +20,8 @@ from gpuwise.cost.network.advice import costliest_axis, warnings_across_machines
 from gpuwise.cost.network.collectives import CommunicationTime
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
-from gpuwise.cost.rank_time import rank_time, with_sends
-from gpuwise.cost.rates import check_can_run, family
+from gpuwise.cost.rank_time import RankTime, rank_times, slowest, with_sends
+from gpuwise.cost.rates import family
 from gpuwise.cost.timeline.stages import PipelineWait, pipeline_wait
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
@@ -47,34 +47,59 @@ def price(
     parameters: Parameters | None = None,
     calibration: Calibration | None = None,
     replay: bool = True,
-    ranks: Sequence[RankStep] = (),
 ) -> Forecast:
     """Forecasts one optimizer step on a cluster whose devices each run `trace`.
 
     Arguments:
         communication: collectives of the trace's rank in one step.
+
+    Further arguments and errors as for price_ranks.
+    """
+    step = RankStep("", trace, communication)
+    return price_ranks(
+        rank_times([step], cluster, strategy=strategy, parameters=parameters, calibration=calibration),
+        cluster,
+        strategy=strategy,
+        data=data,
+        usd_per_hour=usd_per_hour,
+        parameters=parameters,
+        calibration=calibration,
+        replay=replay,
+    )
+
+
+def price_ranks(
+    ranks: Sequence[RankTime],
+    cluster: Cluster,
+    *,
+    strategy: Strategy,
+    data: DataPipeline = READY,
+    usd_per_hour: float | None = None,
+    parameters: Parameters | None = None,
+    calibration: Calibration | None = None,
+    replay: bool = True,
+) -> Forecast:
+    """Forecasts one optimizer step of ranks that share a model; time and memory are those of the slowest.
+
+    Arguments:
+        ranks: those that differ, timed on the cluster with the same figures (see rank_times).
         cluster: the devices; its links are needed only for communication.
-        strategy: the reported strategy; its precision and mode must be those of the trace.
+        strategy: the reported strategy; its precision and mode must be those of the traces.
         data: the data pipeline; by default batches are ready when a step needs them.
         usd_per_hour: price of the whole cluster; None (default) where unknown.
         parameters, calibration: figures of the cost model; None takes the shipped ones.
         replay: replay the allocator over the step; if False, memory is counted (see cost.memory.memory_forecast).
-        ranks: the ranks that share the model where several do, as rank_steps has them, of which `trace` is one; none (default)
-            where each runs the whole model. Of a pipeline it has to be the slowest (see slowest_rank).
 
-    Raises UnsupportedError if the chip cannot run the trace, or if a required figure is unknown. The time of a call grows with
+    Raises UnsupportedError if the chip cannot run the traces, or if a required figure is unknown. The time of a call grows with
     the number of distinct operations, hardly with that of layers, and not with that of devices.
     """
     parameters = parameters or shipped_parameters()
     chip, devices = cluster.chip, cluster.devices
-    check_can_run(chip, mode=strategy.mode, precision=strategy.precision)
     calibration = calibration or known_calibration(chip)
-    step = next((step for step in ranks if step.trace is trace), RankStep("", trace, communication))
-    rank = rank_time(step, cluster, parameters=parameters, calibration=calibration)
-    wait = PipelineWait()
-    if strategy.mesh.pp > 1 and strategy.mode == "train":
-        each = [rank_time(other, cluster, parameters=parameters, calibration=calibration) for other in ranks or [step]]
-        wait = pipeline_wait(rank, each, strategy)
+    rank = slowest(ranks)
+    trace = rank.step.trace
+    in_pipeline = strategy.mesh.pp > 1 and strategy.mode == "train"
+    wait = pipeline_wait(rank, ranks, strategy) if in_pipeline else PipelineWait()
     times, alone_s, exchange = rank.times, rank.alone_s, with_sends(rank.exchange, rank.send, exposed_s=wait.send_s)
     readers = _readers(strategy, devices)
     batches = input_s(
@@ -92,7 +117,7 @@ def price(
     levels = level_shares(trace, times)
     top_modules = _top_modules(trace, times)
     ideal_s = float(np.sum((trace.counts("forward") + trace.counts("backward")) * times.ideal_s))
-    model_flops = ranks[0].model_flops if ranks else None
+    model_flops = rank.step.model_flops
     flops = trace.model_flops * devices if model_flops is None else model_flops * readers
     if model_flops is not None and trace.model_flops:
         ideal_s *= flops / (trace.model_flops * devices)  # of the mean rank
@@ -157,22 +182,6 @@ def _step_shares(
     seconds = {**phase_s, **by_axis, "bubble": bubble_s, "input": waited_s}
     total = sum(seconds.values())
     return {name: value / total if total else 0.0 for name, value in seconds.items()}
-
-
-def slowest_rank(
-    ranks: Sequence[RankStep],
-    cluster: Cluster,
-    *,
-    parameters: Parameters | None = None,
-    calibration: Calibration | None = None,
-) -> RankStep:
-    """The rank that is busy longest, of those of a pipeline that differ. Arguments and errors as for `price`."""
-    parameters, calibration = parameters or shipped_parameters(), calibration or known_calibration(cluster.chip)
-
-    def busy_s(step: RankStep) -> float:
-        return rank_time(step, cluster, parameters=parameters, calibration=calibration).busy_s
-
-    return max(ranks, key=busy_s)
 
 
 def _warnings(trace: Trace, chip: Chip, strategy: Strategy, level: str) -> list[Note]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpuwise.cost.calibration import Calibration
+from gpuwise.cost.calibration import calibration as known_calibration
 from gpuwise.cost.host import host_s
 from gpuwise.cost.kernels import KernelTimes, kernel_times
 from gpuwise.cost.network.buffers import copies_s
 from gpuwise.cost.network.collectives import CollectiveTime, CommunicationTime, collective_time, communication_time
 from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.parameters import parameters as shipped_parameters
+from gpuwise.cost.rates import check_can_run
 from gpuwise.cost.timeline.durations import durations
 from gpuwise.cost.timeline.streams import stream_time
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes.parallel import simulated_streams
+from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Communication
 from gpuwise.trace.parallel.ranks import RankStep
 from gpuwise.trace.tables import PHASES
@@ -28,19 +32,24 @@ class RankTime:
     """The seconds of one rank in one step, without idle time and input.
 
     Attributes:
+        step: what the rank runs.
         times: of its kernels.
         phase_s: by phase, what the rank needs without communication: the time of its kernels, longer by the same factor in
             each phase where the host needs longer to launch them.
         exchange: its communication, but for sends between stages of a pipeline.
         send: one send between stages; None where there is none.
-        micro_batches: of the step.
     """
 
+    step: RankStep
     times: KernelTimes
     phase_s: Mapping[str, float]
     exchange: CommunicationTime
     send: CollectiveTime | None
-    micro_batches: int
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of the step."""
+        return self.step.trace.accumulation
 
     @property
     def alone_s(self) -> float:
@@ -58,8 +67,27 @@ class RankTime:
         return self.alone_s - self.phase_s["optimizer"] + self.exchange.each_micro_batch_s
 
 
+def rank_times(
+    steps: Iterable[RankStep],
+    cluster: Cluster,
+    *,
+    strategy: Strategy,
+    parameters: Parameters | None = None,
+    calibration: Calibration | None = None,
+) -> tuple[RankTime, ...]:
+    """The times of the ranks that differ, in their order. Arguments and errors as for gpuwise.cost.price.price_ranks."""
+    check_can_run(cluster.chip, mode=strategy.mode, precision=strategy.precision)
+    parameters, calibration = parameters or shipped_parameters(), calibration or known_calibration(cluster.chip)
+    return tuple(rank_time(step, cluster, parameters=parameters, calibration=calibration) for step in steps)
+
+
+def slowest(ranks: Iterable[RankTime]) -> RankTime:
+    """The rank that is busy longest."""
+    return max(ranks, key=lambda rank: rank.busy_s)
+
+
 def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calibration: Calibration) -> RankTime:
-    """The time of a rank. Arguments and errors as for gpuwise.cost.price.price.
+    """The time of a rank.
 
     Where the step was recorded on its mesh, its streams are simulated, and communication adds to the step what it adds there.
     The ranks of a pipeline, and composed steps, take the overlap of each collective from a rule (see communication_time).
@@ -93,7 +121,7 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
     if step.recorded is not None and trace.header.strategy.mesh.pp == 1 and cluster.devices > 1:
         exchange = _on_streams(exchange, step.recorded, cluster, kernel_s=times.device_s, parameters=parameters)
     exchange = _beside_launches(exchange, waiting_s=alone_s - busy_s)
-    return RankTime(times, phase_s, exchange, _send(communication, cluster, parameters), trace.accumulation)
+    return RankTime(step, times, phase_s, exchange, _send(communication, cluster, parameters))
 
 
 def _on_streams(

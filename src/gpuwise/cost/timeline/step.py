@@ -9,9 +9,10 @@ import numpy as np
 
 from gpuwise.cost.calibration import calibration
 from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.kernels import kernel_times
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
-from gpuwise.cost.rank_time import RankTime, rank_time
+from gpuwise.cost.rank_time import RankTime, rank_times
 from gpuwise.cost.timeline.durations import durations
 from gpuwise.cost.timeline.orders import BACKWARD, FORWARD
 from gpuwise.cost.timeline.pipeline import placed
@@ -93,7 +94,7 @@ def step_timeline(
     parameters, strategy = parameters or shipped_parameters(), forecast.strategy
     recorded = ranks[0].recorded
     if strategy.mesh.pp > 1 and strategy.mode == "train":
-        each = [rank_time(rank, cluster, parameters=parameters, calibration=calibration(cluster.chip)) for rank in ranks]
+        each = rank_times(ranks, cluster, strategy=strategy, parameters=parameters)
         lanes, remark = _ranks_of_pipeline(each, strategy), "the ranks of the pipeline"
     elif recorded is not None:
         lanes = _streams(recorded, ranks[0], cluster, parameters)
@@ -152,10 +153,10 @@ def _ranks_of_pipeline(each: Sequence[RankTime], strategy: Strategy) -> tuple[Ti
 
 def _streams(recorded: Trace, rank: RankStep, cluster: Cluster, parameters: Parameters) -> tuple[TimelineLane, ...]:
     """The streams of a recorded rank: one span a row."""
-    time = rank_time(rank, cluster, parameters=parameters, calibration=calibration(cluster.chip))
+    times = kernel_times(rank.trace, cluster.chip, parameters, calibration(cluster.chip))
     rows = simulated(
         recorded,
-        durations(recorded, cluster, kernel_s=time.times.device_s, parameters=parameters),
+        durations(recorded, cluster, kernel_s=times.device_s, parameters=parameters),
         times=min(repeats(recorded), _MOST_REPEATS),
         slowdown=parameters.overlap_slowdown,
         one_stream=cluster.chip.kind == "cpu",

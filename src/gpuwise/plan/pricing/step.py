@@ -10,7 +10,8 @@ from gpuwise.cost.memory.device import blas_workspace_bytes, memory_forecast
 from gpuwise.cost.memory.events import step_events
 from gpuwise.cost.offload import lengthened, offload
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.price import price, slowest_rank
+from gpuwise.cost.price import price_ranks
+from gpuwise.cost.rank_time import rank_times, slowest
 from gpuwise.cost.rates import family
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
@@ -56,7 +57,7 @@ class StepPricer:
         """The forecast of a step: kernels, offloading, and the random numbers of compiled steps on a CPU.
 
         Arguments:
-            usd_per_hour: as for gpuwise.cost.price.price.
+            usd_per_hour: as for gpuwise.cost.price.price_ranks.
             replay: replay the allocator over the step; if False, live bytes are counted.
 
         Raises the errors of tracing and pricing.
@@ -75,22 +76,20 @@ class StepPricer:
     def _slowest(self, strategy: Strategy, cluster: Cluster, *, usd_per_hour: float | None, replay: bool) -> Forecast:
         """The price of the slowest rank among the others, with the memory of the one that needs most."""
         ranks = self.traces.ranks(strategy)
-        slowest = ranks[0] if len(ranks) == 1 else slowest_rank(ranks, cluster)
-        forecast = price(
-            slowest.trace,
-            slowest.communication,
+        times = rank_times(ranks, cluster, strategy=strategy)
+        forecast = price_ranks(
+            times,
             cluster,
             strategy=strategy,
             data=self.data,
             usd_per_hour=usd_per_hour,
             replay=replay and len(ranks) == 1,
-            ranks=ranks,
         )
         if len(ranks) == 1:
             return forecast
         largest = largest_rank(ranks)
         memory = memory_forecast(largest.trace, cluster, parameters=parameters(), replay=replay)
-        note = worst_rank(rank=largest.name, memory_bytes=memory.device_bytes, slowest=slowest.name)
+        note = worst_rank(rank=largest.name, memory_bytes=memory.device_bytes, slowest=slowest(times).step.name)
         return replace(forecast, memory=memory, assumption_notes=(*forecast.assumption_notes, note))
 
     def _with_drawing(self, compiled: Forecast, chip: Chip) -> Forecast:
