@@ -34,8 +34,8 @@ GOAL = 0.15
 
 def compared(names: list[str], rounds: int) -> list[dict[str, Any]]:
     """One row a strategy: forecast, made before anything ran, and the medians of the rounds."""
-    said = forecasts(names)
-    for name, forecast in said.items():
+    forecast_rows = forecasts(names)
+    for name, forecast in forecast_rows.items():
         print(f"forecast {name:<44} {1e3 * forecast['seconds']:9.1f} ms", flush=True)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
@@ -43,7 +43,7 @@ def compared(names: list[str], rounds: int) -> list[dict[str, Any]]:
             seconds[name].append(step_s)
     rows = []
     for name in names:
-        row = {"name": name, "ranks": STRATEGIES[name].strategy.mesh.devices, **said[name], "rounds_s": seconds[name]}
+        row = {"name": name, "ranks": STRATEGIES[name].strategy.mesh.devices, **forecast_rows[name], "rounds_s": seconds[name]}
         rows.append(row)
         print(f"{name:<44} {1e3 * row['seconds']:9.1f} ms, measured {1e3 * _measured_s(row):9.1f} ms, {error(row):+.1%}")
     return rows

@@ -55,7 +55,7 @@ DESIGN = Design(
     sharpness=(1.5, 8.0),
     floor_s=(0.8e-6, 4e-6),
 )
-# Batches: cuBLAS 12.1 took 128 x 128 for 99 % of the A100's rows, 128 x 64 for all of the P100's, whatever their size.
+# Batches: cuBLAS 12.1 took 128 x 128 for 99 % of the A100's rows, 128 x 64 for all of the P100's, at every size.
 FIXED_TILES = {
     f"compute_{tile}": TermDesign((0.02, 4.0), (DEPTH, CurveDesign(f"waves_{tile}", _powers(-2, 12), (-0.8, 0.2))))
     for tile in ("128x128", "64x128")

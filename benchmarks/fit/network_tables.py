@@ -1,8 +1,8 @@
 """Timed collectives of the reference measurements, by device and group of ranks.
 
 Payloads are the whole tensor of a call, as in cost.network: what nccl-tests calls the size. The tables of pipeweave and vidur
-time calls one by one from the host, so that calls below SMALLEST_BYTES last as long as their launch: 30 to 70 µs, whatever
-their size. A step launches its calls ahead, so those rows are left out.
+time calls one by one from the host, so that calls below SMALLEST_BYTES last as long as their launch: 30 to 70 µs at
+every size. A step launches its calls ahead, so those rows are left out.
 """
 
 from __future__ import annotations

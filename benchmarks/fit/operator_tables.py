@@ -1,6 +1,6 @@
 """Tables of measured fp32 operators (sitar-lab/NeuSight, MIT) as shapes of a trace, with the chip and time of each row.
 
-Their times hold the host's: a call takes at least `least_s`, whatever its size, and a long kernel begins half of that
+Their times hold the host's: a call takes at least `least_s` at every size, and a long kernel begins half of that
 after the clock. Both belong to the machine and the way of measuring, and are read off each table's smallest rows.
 """
 

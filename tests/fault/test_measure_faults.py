@@ -42,8 +42,8 @@ def interrupting(at: int):
 def networks_begin(here: Here) -> int:
     measure(quick=True)
     here.path.unlink()
-    stages = here.worker.asked[1]["stages"]
-    here.worker.asked.clear()
+    stages = here.worker.requests[1]["stages"]
+    here.worker.requests.clear()
     here.worker.closed = 0
     return next(place for place, stage in enumerate(stages) if stage["name"] == "network")
 
@@ -54,10 +54,10 @@ class TestInterrupted:
         result = measure(quick=True, on_progress=interrupting(first + 4))
         assert (result.complete, result.interrupted) == (False, True)
         assert len(result.rows) == first + 4
-        assert len(here.worker.asked[-1]["samples"]) == 4
+        assert len(here.worker.requests[-1]["samples"]) == 4
         assert result.calibration == str(here.path)
         assert "complete = false" in here.path.read_text()
-        assert here.worker.closed == len(here.worker.asked) == 3, "the worker was ended"
+        assert here.worker.closed == len(here.worker.requests) == 3, "the worker was ended"
 
     def test_too_early_to_fit_it_writes_nothing(self, here: Here):
         first = networks_begin(here)
@@ -103,7 +103,7 @@ class TestKilled:
         result = measure()
         assert result.complete
         assert [row.sizes["n"] for row in result.rows] == [n for n in range(here.worker.total) if n != 3]
-        sweeps = [request["stages"] for request in here.worker.asked if "stages" in request]
+        sweeps = [request["stages"] for request in here.worker.requests if "stages" in request]
         assert sweeps[1] == sweeps[0][4:]
         what = sweeps[0][3]["what"]
         assert any(note.startswith(f"{what}: ") and "SIGKILL" in note for note in result.notes)
@@ -165,7 +165,7 @@ class TestRefused:
         assert done.exit_code == 2
         assert "the calibration of this machine cannot be written to" in done.stderr
         assert "GPUWISE_CONFIG_DIR" in done.stderr
-        assert here.worker.asked == [], "nothing was measured first"
+        assert here.worker.requests == [], "nothing was measured first"
         assert files(tmp_path) == ["config"]
 
     def test_a_disk_that_takes_nothing(self, here: Here, monkeypatch: pytest.MonkeyPatch):
@@ -175,7 +175,7 @@ class TestRefused:
         monkeypatch.setattr(os, "fsync", no_room)
         with pytest.raises(InputError, match="No space left on device"):
             measure()
-        assert here.worker.asked == []
+        assert here.worker.requests == []
         assert files(here.path.parent) == []
 
     def test_processors_that_others_use_up(self, here: Here):
@@ -183,14 +183,14 @@ class TestRefused:
         with pytest.raises(UnsupportedError, match="other programs use practically all") as caught:
             measure()
         assert caught.value.ways_out
-        assert here.worker.asked == []
+        assert here.worker.requests == []
         assert files(here.path.parent) == []
 
     def test_too_little_memory(self, here: Here):
         here.detected = replace(here.detected, memory=Memory(8 * 2**30, 300 * 2**20))
         with pytest.raises(UnsupportedError, match="only 300 MiB of memory are free; the sweep needs 1024 MiB"):
             measure()
-        assert here.worker.asked == []
+        assert here.worker.requests == []
         here.detected = replace(here.detected, memory=Memory())  # not told
         assert measure().complete
 
@@ -202,7 +202,7 @@ class TestRefused:
         done = CliRunner().invoke(main, ["measure"])
         assert done.exit_code == 2
         assert "pytorch.org" in done.stderr
-        assert here.worker.asked == [{}, {}]
+        assert here.worker.requests == [{}, {}]
         assert files(here.path.parent) == []
 
 

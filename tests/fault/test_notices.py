@@ -32,7 +32,7 @@ class Played(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.pages, self.asked, self.released = {}, [], threading.Event()
+        self.pages, self.requests, self.released = {}, [], threading.Event()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
@@ -52,7 +52,7 @@ class Played(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        self.server.asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
+        self.server.requests.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
         page = self.server.pages.get(self.path, (404, "not found", {}))
         if callable(page):
             page = page(self)
@@ -99,11 +99,11 @@ def aws(server):
 
 def test_aws_says_nothing(aws, server):
     assert aws.poll() is None
-    method, path, headers = server.asked[0]
+    method, path, headers = server.requests[0]
     assert (method, path, headers["x-aws-ec2-metadata-token-ttl-seconds"]) == ("PUT", "/latest/api/token", "21600")
-    assert server.asked[1][2]["x-aws-ec2-metadata-token"] == "secret"
+    assert server.requests[1][2]["x-aws-ec2-metadata-token"] == "secret"
     aws.poll()
-    assert [path for _, path, _ in server.asked].count("/latest/api/token") == 1
+    assert [path for _, path, _ in server.requests].count("/latest/api/token") == 1
 
 
 def test_aws_terminates(aws, server):
@@ -154,7 +154,7 @@ def test_a_token_refused_is_no_notice(token, aws, server):
     server.pages[ACTION] = json.dumps({"action": "terminate", "time": "2026-03-01T12:02:00Z"})
     with pytest.raises(NoAnswer, match="gives no token"):
         aws.poll()
-    assert {path for _, path, _ in server.asked} == {"/latest/api/token"}
+    assert {path for _, path, _ in server.requests} == {"/latest/api/token"}
 
 
 # --- Google Cloud
@@ -170,7 +170,7 @@ def gcp(server):
 
 def test_google_says_nothing(gcp, server):
     assert gcp.poll() is None
-    assert all(headers["metadata-flavor"] == "Google" for _, _, headers in server.asked)
+    assert all(headers["metadata-flavor"] == "Google" for _, _, headers in server.requests)
 
 
 def test_google_preempts(server, gcp):
@@ -221,7 +221,7 @@ def event(kind="Preempt", when="Sun, 01 Mar 2026 12:00:30 GMT", machines=("Train
 
 def test_azure_says_nothing(azure, server):
     assert azure.poll() is None
-    assert all(headers["metadata"] == "true" for _, _, headers in server.asked)
+    assert all(headers["metadata"] == "true" for _, _, headers in server.requests)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_redirect_is_not_followed(server):
     server.pages |= {"/a": (302, "", {"Location": f"{server.url}/b"}), "/b": "secret"}
     with pytest.raises(NoAnswer, match="redirects"):
         MetadataServer(server.url).ask("/a")
-    assert [path for _, path, _ in server.asked] == ["/a"]
+    assert [path for _, path, _ in server.requests] == ["/a"]
 
 
 def test_an_endless_answer_is_cut(server):

@@ -37,19 +37,19 @@ SEEN = {"device": "cpu", "torch": "2.13.0", "networks": 6, "quick": 5, "half": N
 @dataclass
 class Worker:
     """seen: what it says of PyTorch; fitted: of a fit, or the error it ends with. dies: at which places of all stages, once
-    each; before: any stage, that often. asked: requests, in order; closed: how many of them ended."""
+    each; before: any stage, that often. requests: in order; closed: how many of them ended."""
 
     seen: dict[str, Any] = field(default_factory=lambda: dict(SEEN))
     fitted: dict[str, Any] | BaseException = field(default_factory=lambda: FITTED)
     dies: set[int] = field(default_factory=set)
     dies_before: int = 0
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     closed: int = 0
     total: int = 0
 
     def __call__(self, worker: str, request: dict[str, Any], **_: Any) -> Iterator[dict[str, Any]]:
         assert worker == module.WORKER
-        self.asked.append(request)
+        self.requests.append(request)
         try:
             yield from self._answers(request)
         finally:

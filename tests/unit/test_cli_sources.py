@@ -26,14 +26,14 @@ DIGITS = f"{Path(__file__).parents[2] / 'examples' / 'digits.py'}:job"
 
 
 class Counted(StepSource):
-    """Gives synthetic families and counts how often it is asked."""
+    """Gives synthetic families and counts the requests."""
 
     def __init__(self, **sizes: int):
         super().__init__("counted", "", dict(sizes))
-        self.asked: list[tuple[Strategy, str]] = []
+        self.requests: list[tuple[Strategy, str]] = []
 
     def find(self, strategy: Strategy, target: str) -> TraceFamily:
-        self.asked.append((strategy, target))
+        self.requests.append((strategy, target))
         family = synthetic_family(strategy)
         assumed = (assumed_sequence_length(length=16), assumed_optimizer(optimizer="adamw"), Note("other", "kept"))
         return replace(family, header=replace(family.header, assumption_notes=assumed))
@@ -49,7 +49,7 @@ def test_a_family_is_found_once_for_what_it_depends_on():
         source(Strategy("amp-bf16", micro_batch=micro_batch, accumulation=3, mesh=Mesh(dp_replicate=micro_batch)))
     source(Strategy("amp-bf16", recompute="full"))
     source(Strategy("amp-bf16"), target="cpu")
-    assert len(source.asked) == 3
+    assert len(source.requests) == 3
 
 
 def test_tf32_takes_the_operations_of_fp32():

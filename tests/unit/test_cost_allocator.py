@@ -34,7 +34,7 @@ def run(*steps: int | str, limit_mib: int | None = None, expandable: bool = Fals
 
 
 @pytest.mark.parametrize(
-    ("asked", "allocated", "reserved"),
+    ("requested", "allocated", "reserved"),
     [
         (1, 512, 2 * MIB),
         (513, 1024, 2 * MIB),
@@ -47,14 +47,14 @@ def run(*steps: int | str, limit_mib: int | None = None, expandable: bool = Fals
         (11 * MIB - 512, 11 * MIB - 512, 12 * MIB),
     ],
 )
-def test_one_request(asked: int, allocated: int, reserved: int) -> None:
-    result = run(asked)
+def test_one_request(requested: int, allocated: int, reserved: int) -> None:
+    result = run(requested)
     assert (result.peak_allocated_bytes, result.peak_reserved_bytes, result.segments) == (allocated, reserved, 1)
     assert result.block_bytes == (allocated,)
 
 
 @pytest.mark.parametrize(
-    ("asked", "allocated", "reserved"),
+    ("requested", "allocated", "reserved"),
     [
         (1, 512, 2 * MIB),
         (MIB, MIB, 2 * MIB),
@@ -63,8 +63,8 @@ def test_one_request(asked: int, allocated: int, reserved: int) -> None:
         (41 * MIB, 41 * MIB, 60 * MIB),
     ],
 )
-def test_one_request_of_expandable_segments_takes_whole_pages(asked: int, allocated: int, reserved: int) -> None:
-    result = run(asked, expandable=True)
+def test_one_request_of_expandable_segments_takes_whole_pages(requested: int, allocated: int, reserved: int) -> None:
+    result = run(requested, expandable=True)
     assert (result.peak_allocated_bytes, result.peak_reserved_bytes) == (allocated, reserved)
 
 

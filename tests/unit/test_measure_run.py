@@ -54,7 +54,7 @@ def test_a_whole_measurement(here: Here):
 
 def test_what_the_worker_is_asked(here: Here):
     measure(quick=True)
-    look, sweep, fit = here.worker.asked
+    look, sweep, fit = here.worker.requests
     assert look == {}
     assert sweep["device"] == "cpu"
     assert sum(stage["name"] == "network" for stage in sweep["stages"]) == here.worker.seen["quick"]
@@ -116,8 +116,8 @@ def test_a_gpu_keeps_the_figures_of_its_sheet(here: Here):
     here.worker.fitted = {**FITTED, "entries": {}, "scale": {"gemm.bf16": 1.1}, "spreads": []}
     result = measure()
     achieved = {"peak_flops_per_s": {"bf16": 3.9e11, "fp32": 2.5e11}, "memory_bandwidth_bytes_per_s": 3.123e10}
-    assert here.worker.asked[-1]["figures"] == {"achieved": achieved}
-    assert here.worker.asked[1]["device"] == "cuda"
+    assert here.worker.requests[-1]["figures"] == {"achieved": achieved}
+    assert here.worker.requests[1]["device"] == "cuda"
     data = tomllib.loads(here.path.read_text())
     assert (data["of"], data["scale"], data["chip"]["achieved"]) == (gpu.id, {"gemm.bf16": 1.1}, achieved)
     assert result.peaks[0].datasheet == gpu.peak_flops_per_s["bf16"]
@@ -132,7 +132,7 @@ def test_a_gpu_keeps_the_figures_of_its_sheet(here: Here):
 def test_half_precision_where_the_machine_has_it(here: Here):
     here.worker.seen["half"] = "amp-bf16"
     measure()
-    assert {stage["precision"] for stage in here.worker.asked[1]["stages"]} == {"fp32", "amp-bf16"}
+    assert {stage["precision"] for stage in here.worker.requests[1]["stages"]} == {"fp32", "amp-bf16"}
 
 
 def test_what_disturbed_it_is_said_in_the_result_and_in_the_file(here: Here):
@@ -147,7 +147,7 @@ def test_what_disturbed_it_is_said_in_the_result_and_in_the_file(here: Here):
 def test_too_few_networks_fit_nothing(here: Here):
     here.worker.seen["quick"] = 3
     result = measure(quick=True)
-    assert len(here.worker.asked) == 2
+    assert len(here.worker.requests) == 2
     assert (result.calibration, result.error) == ("", None)
     assert not here.path.exists()
     assert any("too few training steps" in note for note in result.notes)

@@ -70,11 +70,11 @@ def test_a_module_without_anything_is_no_attribute_error():
 
 
 def test_a_module_like_cuda_is_asked_by_its_device():
-    asked: list[tuple[str, torch.device]] = []
+    calls: list[tuple[str, torch.device]] = []
 
     def answer(name, value):
         def function(device):
-            asked.append((name, device))
+            calls.append((name, device))
             return value
 
         return function
@@ -95,7 +95,7 @@ def test_a_module_like_cuda_is_asked_by_its_device():
     assert backend.free_and_total_bytes() == (3, 10)
     backend.synchronize()
     assert backend.count() == 8
-    assert {device for _, device in asked} == {torch.device("hpu", 0)}
+    assert {device for _, device in calls} == {torch.device("hpu", 0)}
 
 
 def test_apple_has_one_queue_and_no_double_precision(monkeypatch):

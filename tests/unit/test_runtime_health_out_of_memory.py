@@ -45,7 +45,7 @@ def from_numpy():
 
 
 @pytest.mark.parametrize(
-    ("error", "asked"),
+    ("error", "requested"),
     [
         (CUDA, "2 GiB"),
         (MemoryError(), None),
@@ -60,10 +60,10 @@ def from_numpy():
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"), None),
     ],
 )
-def test_is_told_from_other_errors(error, asked):
+def test_is_told_from_other_errors(error, requested):
     assert is_out_of_memory(error)
     what = explain(error).what
-    assert what == f"the job ran out of memory{f' asking for {asked} more' if asked else ''}."
+    assert what == f"the job ran out of memory{f' asking for {requested} more' if requested else ''}."
 
 
 def test_the_real_ones():

@@ -14,7 +14,7 @@ _BRIDGED_PAIR = 2
 # Cards other than GeForce that exchange through host memory, at 11 of 31 GB/s (zksainx/pipeweave). NVIDIA's driver gives
 # GeForce no access to the memory of its peers over PCIe.
 _WITHOUT_PEERS = frozenset({"rtx-6000-ada"})
-_RDMA_GBIT_PER_S = 800  # machines with so much network have RDMA, whatever its name: TCP does not reach it
+_RDMA_GBIT_PER_S = 800  # machines with so much network have RDMA under any name: TCP does not reach it
 MEASURED_HERE = Source("gpuwise measure on this machine", "")
 _LEAST_ERROR = 0.1  # assumed of collectives in a step, beside those that were timed alone
 _MOST_ON_PCIE = 16  # GPUs of the largest PCIe machine that is sold (AWS p2.16xlarge; servers with two switch boards)
@@ -24,7 +24,7 @@ _MOST_SOCKETS = 8  # CPUs a board joins without a switch of its own (Intel's Xeo
 def link_inside(what: Offer | Chip, count: float, *, catalog: Catalog) -> Link | None:
     """The link among `count` devices of one machine; None for a single device, a slice, or CPUs.
 
-    An offer's own words go first (an offer on PCIe has no NVLink, whatever the chip could do). Bridges join pairs and
+    An offer's own words go first (an offer on PCIe has no NVLink, even of a chip that could). Bridges join pairs and
     are sold apart: they count only where an offer names one. Consumer cards take PCIe.
     """
     if isinstance(what, Offer):

@@ -19,7 +19,7 @@ class Protocol:
     """One way to send a message; NCCL has three: LL, LL128 and Simple, each for larger messages than the one before.
 
     Attributes:
-        call_s: seconds a call, whatever its size and ranks.
+        call_s: seconds a call, for any payload and number of ranks.
         hop_s: seconds from one rank to the next.
         share: bandwidth, as a share of what the largest messages reach.
     """
@@ -41,7 +41,7 @@ class LinkFigures:
         crowded: bandwidth where more than two ranks share a bus, relative to that of two; 1 elsewhere.
         direct: bandwidth of an all-to-all, relative to that of a ring.
         in_switch_efficiency: share of the line rate that an all-reduce in the switch reaches; 0 where there is none.
-        in_switch_call_s: seconds of such a call, whatever its size and ranks.
+        in_switch_call_s: seconds of such a call, for any payload and number of ranks.
         spread: low and high of real over forecast times, with 90 % between them.
         basis: "fitted" | "published" | "assumed".
         source: of the figures.

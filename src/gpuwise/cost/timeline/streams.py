@@ -103,7 +103,7 @@ def simulated(
     """Places the rows of a step on their streams.
 
     A row begins when the host has launched it, the row before it on its stream is done, and what its stream waits for is.
-    Collectives of the same group run one after the other, on whatever streams they are (NCCL orders those of a communicator).
+    Collectives of the same group run one after the other, on any streams (NCCL orders those of a communicator).
     Computation beside communication takes longer, by `slowdown` of that time, and collectives of two groups that share a link
     take as much longer as they run beside each other: each then has half of it. A first pass shows how long that is.
 
