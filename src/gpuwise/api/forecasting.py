@@ -20,9 +20,10 @@ from gpuwise.errors import PrecisionError
 from gpuwise.hardware import load_catalog
 from gpuwise.notes import Note, sentences
 from gpuwise.notes.parallel import assumed_micro_batches
-from gpuwise.notes.step import assumed_mesh, assumed_micro_batch, of_a_step
+from gpuwise.notes.step import assumed_micro_batch, of_a_step
 from gpuwise.plan.economics.length import RunLength, with_whole_run
 from gpuwise.plan.fit.change import FittingChange
+from gpuwise.plan.pricing.data_parallel import copies_or_shards
 from gpuwise.plan.space.legal import assumed_precision, in_each_precision, precisions_for
 from gpuwise.step_settings import (
     ClusterSettings,
@@ -37,7 +38,6 @@ from gpuwise.step_settings import (
 )
 from gpuwise.strategy import Mesh, Strategy, check_techniques
 from gpuwise.trace import Trace
-from gpuwise.units import format_bytes
 
 if TYPE_CHECKING:
     from gpuwise.cost.memory.timeline import Timeline
@@ -195,13 +195,10 @@ def _in_precision(
     result = price_it(strategy.but(mesh=Mesh(dp_replicate=device.devices)))
     if device.devices == 1:
         return result
-    memory = result.forecast.memory
-    axis, why = "dp_replicate", "each device holds a copy of the model"
+    memory, note = result.forecast.memory, copies_or_shards(devices=device.devices, axis="dp_replicate")
     if memory.fits is False and strategy.mode == "train":
-        needed = format_bytes(memory.device_bytes)
-        axis, why = "dp_shard", f"the model is sharded, a copy on each device would need {needed}"
         result = price_it(strategy.but(mesh=Mesh(dp_shard=device.devices)))
-    note = assumed_mesh(devices=device.devices, axis=axis, why=why)
+        note = copies_or_shards(devices=device.devices, axis="dp_shard", needed_bytes=memory.device_bytes)
     return replace(result, forecast=replace(result.forecast, assumption_notes=(note, *result.forecast.assumption_notes)))
 
 

@@ -21,8 +21,20 @@ def with_data_parallel(pricer: StepPricer, strategy: Strategy, cluster: Cluster)
         return strategy, ()
     copies = strategy.but(mesh=Mesh(dp_replicate=devices))
     if strategy.mode != "train" or one_sample_fits(pricer, copies, cluster):
-        why = "each device holds a copy of the model"
-        return copies, (assumed_mesh(devices=devices, axis="dp_replicate", why=why),)
-    needed = format_bytes(pricer.needed_bytes(copies.but(micro_batch=1), cluster))
-    why = f"the model is sharded, a copy on each device would need {needed}"
-    return strategy.but(mesh=Mesh(dp_shard=devices)), (assumed_mesh(devices=devices, axis="dp_shard", why=why),)
+        return copies, (copies_or_shards(devices=devices, axis="dp_replicate"),)
+    needed_bytes = pricer.needed_bytes(copies.but(micro_batch=1), cluster)
+    shards = strategy.but(mesh=Mesh(dp_shard=devices))
+    return shards, (copies_or_shards(devices=devices, axis="dp_shard", needed_bytes=needed_bytes),)
+
+
+def copies_or_shards(*, devices: int, axis: str, needed_bytes: int | None = None) -> Note:
+    """The note on the mesh of devices for which the user names none.
+
+    Arguments:
+        axis: of the mesh, or the mesh.
+        needed_bytes: that a copy would need on each device, where it does not fit; None (default) where it does.
+    """
+    why = "each device holds a copy of the parameters it computes with"
+    if needed_bytes is not None:
+        why = f"parameters are sharded, a copy on each device would need {format_bytes(needed_bytes)}"
+    return assumed_mesh(devices=devices, axis=axis, why=why)

@@ -11,7 +11,7 @@ from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes import Note
 from gpuwise.notes.scaling import left_out_of_scaling, no_sample_for_each
-from gpuwise.notes.step import assumed_mesh
+from gpuwise.plan.pricing.data_parallel import copies_or_shards
 from gpuwise.plan.pricing.largest import step_fits
 from gpuwise.plan.pricing.precision import chosen_precision
 from gpuwise.plan.pricing.step import StepPricer
@@ -19,7 +19,6 @@ from gpuwise.plan.scaling.curve import ScalingCurve, conclusion, with_efficiency
 from gpuwise.strategy import Mesh, Strategy, check_techniques
 from gpuwise.strategy.exclusion import StepFacts
 from gpuwise.strategy.pipeline import fewest_micro_batches
-from gpuwise.units import format_bytes
 
 
 def device_counts(most: int, mesh: Mesh) -> list[int]:
@@ -131,11 +130,9 @@ def _shards(pricer: StepPricer, requested: Strategy, largest: Cluster) -> tuple[
         return True, ()
     strategy = requested.but(mesh=copies)
     if step_fits(pricer, strategy, largest):
-        why = "each holds a copy of what it computes with"
-        return False, (assumed_mesh(devices=largest.devices, axis=str(copies), why=why),)
-    shards = mesh_at(requested.mesh, largest.devices, shards=True)
-    why = f"parameters are sharded, a copy on each device would need {format_bytes(pricer.needed_bytes(strategy, largest))}"
-    return True, (assumed_mesh(devices=largest.devices, axis=str(shards), why=why),)
+        return False, (copies_or_shards(devices=largest.devices, axis=str(copies)),)
+    shards, needed_bytes = mesh_at(requested.mesh, largest.devices, shards=True), pricer.needed_bytes(strategy, largest)
+    return True, (copies_or_shards(devices=largest.devices, axis=str(shards), needed_bytes=needed_bytes),)
 
 
 def _with_batch(strategy: Strategy, global_batch: int | None) -> Strategy | None:
