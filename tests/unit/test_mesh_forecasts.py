@@ -57,6 +57,21 @@ def test_a_model_of_405_billion_parameters_on_16384_devices() -> None:
     assert result.memory.fits
 
 
+@pytest.mark.parametrize("micro_batches", [512, 10_000_000])
+@pytest.mark.parametrize("mesh", ["dp_shard=128,tp=8,pp=16", "dp_shard=16384"])
+def test_a_step_of_a_cluster_counts_more_operations_than_64_bits_hold(mesh: str, micro_batches: int) -> None:
+    """6 operations a parameter and token, and attention's; each rank's share alone passes 2^63."""
+    few, many = (
+        gpuwise.forecast("llama3-405b", on="h100-sxm:8x2048", mesh=mesh, accumulate=count, recompute="full")
+        for count in (16, micro_batches)
+    )
+    assert many.flops_per_step * 16 == few.flops_per_step * micro_batches > 0
+    samples = micro_batches * (16_384 if mesh == "dp_shard=16384" else 128)
+    assert many.flops_per_step == pytest.approx(6 * 405.85e9 * samples * 8192, rel=0.15)
+    assert many.throughput > 0.99 * few.throughput
+    assert many.bound["communication"] <= 1
+
+
 def test_more_micro_batches_fill_a_pipeline() -> None:
     mesh = "pp=4"
     few, many = (gpuwise.forecast("llama3-8b", on="h100-sxm:4", mesh=mesh, accumulate=n, recompute="full") for n in (4, 32))

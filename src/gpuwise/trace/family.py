@@ -22,7 +22,7 @@ from gpuwise.trace.stepped import stepped_bytes
 from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
 
-MOST_COUNTED = 2**62  # of bytes or operations in a step: columns, and sums over them, are int64
+MOST_COUNTED = 2**62  # of bytes or operations in the recorded micro-batches: columns, and sums over them, are int64
 _WORKSPACE = COLUMNS.index("workspace_bytes")
 
 
@@ -106,7 +106,7 @@ class TraceFamily:
         sizes = {**self.header.sizes, **sizes}
         weights = self.weights(sizes)
         exact, exact_bytes = np.rint(self.operations.values @ weights), np.rint(self.storages.size_bytes @ weights)
-        self._check_countable(exact, exact_bytes, accumulation=accumulation)
+        self._check_countable(exact, exact_bytes)
         values = exact.astype(np.int64)
         values[:, _WORKSPACE] += _stepped(self.header, self.operations, values)
         units = self.header.units_per_sample
@@ -123,13 +123,13 @@ class TraceFamily:
             self.waits,
         )
 
-    def _check_countable(self, values: np.ndarray, size_bytes: np.ndarray, *, accumulation: int) -> None:
-        """Raises InputError where a total of the step would pass int64, where NumPy wraps around silently."""
-        runs = np.bincount(self.sequence.operation, minlength=len(self.operations)) * float(accumulation)
+    def _check_countable(self, values: np.ndarray, size_bytes: np.ndarray) -> None:
+        """Raises InputError where a total of the recorded micro-batches would pass int64, where NumPy wraps around silently."""
+        runs = np.bincount(self.sequence.operation, minlength=len(self.operations)).astype(float)
         most = max((runs @ np.abs(values)).max(initial=0), size_bytes.sum())
         if most >= MOST_COUNTED:
             raise InputError(
-                f"a step of {self.header.job} at these sizes counts {most:.1e} bytes or operations; "
+                f"the recorded micro-batches of {self.header.job} at these sizes count {most:.1e} bytes or operations; "
                 f"gpuwise counts to {MOST_COUNTED:.1e}.",
                 ["a smaller --micro-batch, or smaller layers"],
             )

@@ -118,12 +118,12 @@ class Trace:
 
     def flops(self, phase: str | None = None) -> int:
         """Floating-point operations executed in one optimizer step (a multiply-add is two)."""
-        return int(self.counts(phase) @ self.operations.column("flops"))
+        return _total(self.counts(phase), self.operations.column("flops"))
 
     @property
     def model_flops(self) -> int:
         """Operations of the model in one step as MFU counts them, recomputation left out."""
-        return int((self.counts("forward") + self.counts("backward")) @ self.operations.model_flops)
+        return _total(self.counts("forward") + self.counts("backward"), self.operations.model_flops)
 
     @property
     def samples(self) -> int:
@@ -169,3 +169,8 @@ class Trace:
         if (waits.on >= waits.position).any():
             raise FileFormatError("the trace is damaged: a stream waits for what is launched later.")
         return self
+
+
+def _total(counts: np.ndarray, values: np.ndarray) -> int:
+    """The sum of values, each as often as it counts; exact where it passes int64, as operations of a step may."""
+    return sum(count * value for count, value in zip(counts.tolist(), values.tolist(), strict=True))

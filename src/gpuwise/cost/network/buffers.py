@@ -28,7 +28,7 @@ def copies_s(
     none = np.zeros(len(copying))
     shapes = Shapes(
         flops=none,
-        bytes_read=np.array([c.copied_bytes for c in copying]) / calls,
+        bytes_read=np.array([c.copied_bytes for c in copying], dtype=np.float64) / calls,
         bytes_written=none,
         kernels=none + 1,
         batch=none,
