@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import gpuwise
 from gpuwise.cli.main import main
+from gpuwise.notes.scaling import scaling_stops
 from gpuwise.plan.scaling.points import device_counts, mesh_at
 from gpuwise.strategy import Mesh
 
@@ -120,7 +121,9 @@ def test_the_curve_as_table_and_pictures(tmp_path: Path):
     ("arguments", "message"),
     [
         (("--on", "h100-sxm"), "it is one device"),
-        (("--on", "cpu:4"), "ranks on a CPU share it"),
+        (("--on", "cpu:4"), "how ranks share a CPU is known of this machine's alone"),
+        (("--on", "cpu:1x4"), "does not say how machines of"),
+        (("--on", "cpu"), "--on here:2"),
         (("--on", "h100-sxm:12"), "write h100-80gb-sxm:8x2"),
         (("--on", "rtx-4090:32"), "say it: --network"),
         (("--on", "h100-sxm:32", "--mesh", "tp=3"), "no multiple of the 3"),
@@ -137,3 +140,21 @@ def test_senseless_curves_are_refused(arguments: tuple[str, ...], message: str):
     result = run(*JOB, *arguments)
     assert result.exit_code == 2, result.output
     assert message in result.stderr
+
+
+def test_ranks_on_this_cpu_share_it_and_machines_like_it_do_not():
+    shared = scale("scale", "tabular-mlp", "--on", "here:4", "--precision", "fp32")["points"]
+    assert [(point["devices"], point["machines"]) for point in shared] == [(1, 1), (2, 1), (4, 1)]
+    for point in shared[1:]:
+        alone = gpuwise.forecast("tabular-mlp", on=f"here:{point['devices']}", precision="fp32")
+        assert point["step_time_s"]["value"] == pytest.approx(alone.step_time_s.value)
+        assert alone.memory == gpuwise.forecast("tabular-mlp", on="here", mesh=point["mesh"], precision="fp32").memory
+    apart = scale("scale", "tabular-mlp", "--on", "here:1x4", "--precision", "fp32", "--network", "10GbE")["points"]
+    assert [(point["devices"], point["machines"]) for point in apart] == [(1, 1), (2, 2), (4, 4)]
+    assert apart[0]["step_time_s"] == shared[0]["step_time_s"]
+
+
+def test_a_gain_that_is_almost_half_does_not_read_as_half():
+    note = scaling_stops(devices=64, gain=0.4996, dearer=1.3357)
+    assert "adds 49.9 %" in note.text
+    assert "at least 1.33 times" in note.text

@@ -88,6 +88,12 @@ def test_the_trace_is_one_that_perfetto_reads(pipeline: StepTimeline, tmp_path: 
     assert max(event["ts"] + event["dur"] for event in spans) == pytest.approx(1e6 * pipeline.whole_s)
     names = {event["args"]["name"] for event in saved["traceEvents"] if event["name"] == "thread_name"}
     assert names == {lane.name for lane in pipeline.lanes}
+    assert {event["pid"] for event in saved["traceEvents"]} == {1}  # 0 is Linux's idle task to Perfetto
+    order = {
+        event["tid"]: event["args"]["sort_index"] for event in saved["traceEvents"] if event["name"] == "thread_sort_index"
+    }
+    assert order == {number: number for number in range(1, 5)}
+    assert {event["tid"] for event in spans} == set(order)
 
 
 @pytest.mark.parametrize("name", ["pipeline", "composed", "recorded"])

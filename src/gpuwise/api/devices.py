@@ -158,6 +158,8 @@ def _spec_of(text: str, catalog: Catalog, mesh: Mesh | None) -> DeviceSpec:
     spec = parse_device(text, catalog=catalog)
     if mesh is not None and ":" not in text:
         spec = _of_mesh(spec, text, mesh.devices, catalog)
+    elif spec.machine is not None and spec.chip.kind == "cpu":
+        spec = ranks_on_this_cpu(spec, text, spec.cluster.devices_per_machine)
     if mesh is not None and mesh.devices != spec.cluster.devices:
         raise InputError(
             f"the mesh {mesh} is of {counted(mesh.devices, 'device')}, but {text!r} names {spec.cluster.devices:,}.",
@@ -170,11 +172,25 @@ def _of_mesh(spec: DeviceSpec, text: str, devices: int, catalog: Catalog) -> Dev
     """As many devices as a mesh has, of a text without a count. On the CPU of this machine they are ranks that share it."""
     if spec.machine is None:
         return parse_device(f"{text}:{devices}", catalog=catalog)
-    if spec.chip.kind == "cpu" and devices > 1:
-        cluster = ranks_on_cpu(spec.chip, devices, memory_bytes=spec.cluster.memory_bytes)
-        return replace(spec, cluster=cluster, assumed=(*spec.assumed, shared_cpu_note(spec.chip, devices)))
+    if spec.chip.kind == "cpu":
+        return ranks_on_this_cpu(spec, text, devices)
     check_inside(spec.chip, devices, catalog=catalog)
     return replace(spec, cluster=replace(spec.cluster, devices_per_machine=devices))
+
+
+def ranks_on_this_cpu(spec: DeviceSpec, text: str, ranks: int) -> DeviceSpec:
+    """So many ranks that share the CPU of this machine, which `text` names. Raises UnsupportedError for several such machines,
+    which are priced with one rank each."""
+    if ranks == 1:
+        return spec
+    if spec.cluster.machines > 1:
+        raise UnsupportedError(
+            f"{text!r}: ranks that share a CPU are priced on one machine.",
+            [f"--on here:{ranks}", f"--on here:1x{spec.cluster.machines} (a rank on each machine)"],
+        )
+    memory_bytes = None if spec.machine is None or spec.cluster.memory_bytes is None else spec.machine.host_memory_bytes
+    cluster = ranks_on_cpu(spec.chip, ranks, memory_bytes=memory_bytes)
+    return replace(spec, cluster=cluster, assumed=(*spec.assumed, shared_cpu_note(spec.chip, ranks)))
 
 
 def cheapest_offer(catalog: Catalog, chip: Chip, count: int, *, networked: bool = False) -> Offer | None:

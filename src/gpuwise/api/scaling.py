@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
+from gpuwise.api.cpu_settings import cpu_settings
 from gpuwise.api.devices import Device, devices_of, target_of
+from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of, usual_micro_batch
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
-from gpuwise.hardware.device import parse_device
-from gpuwise.notes import Note
+from gpuwise.hardware.device import DeviceSpec, parse_device
+from gpuwise.hardware.network import EXAMPLES
+from gpuwise.notes import Note, sentences
 from gpuwise.notes.scaling import priced_as_a_share
 from gpuwise.notes.step import assumed_micro_batch, of_a_step
 from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.step_settings import ClusterSettings, mesh_of, named_settings, sizes_of, strategy_of, usual_micro_batches
-from gpuwise.strategy import Mesh, check_techniques
+from gpuwise.strategy import Mesh, Strategy, check_techniques
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -28,7 +32,8 @@ def scale(job: str | Job, *, on: str, global_batch: int | None = None, **setting
     Arguments:
         job, settings: as for `forecast`. A mesh says what stays the same: tp, pp, cp and ep as they are, shards of dp_shard;
             what is left of the devices is data parallel.
-        on: the most devices, "h100-sxm:8x64" or "h100-sxm:512". Fewer fill machines of the same kind.
+        on: the most devices, "h100-sxm:8x64" or "h100-sxm:512". Fewer fill machines of the same kind. "here:4" is four ranks
+            that share this machine's CPU, "here:1x4" four such machines.
         global_batch: samples of each step, shared among all devices (strong scaling). None (default) keeps the micro-batch and
             the accumulation of each device (weak scaling).
 
@@ -40,11 +45,10 @@ def scale(job: str | Job, *, on: str, global_batch: int | None = None, **setting
     mesh = mesh_of(requested) or Mesh()
     _check(requested, mesh, global_batch)
     catalog = load_catalog()
-    machine = parse_device(on, catalog=catalog).cluster
-    if machine.devices == 1 or machine.chip.kind == "cpu":
-        what = "ranks on a CPU share it" if machine.chip.kind == "cpu" else "it is one device"
-        raise InputError(f"{on!r} does not scale: {what}.", ["name the most devices: --on h100-sxm:8x64"])
-    devices = _devices(on, device_counts(machine.devices, mesh), catalog, requested.get("network"))
+    spec = parse_device(on, catalog=catalog)
+    whole = spec.cluster
+    _check_scales(on, spec)
+    devices = _devices(on, device_counts(whole.devices, mesh), catalog, requested.get("network"))
     largest = devices[-1]
     source = source_of(job, **sizes_of(requested))
     strategy = strategy_of({**requested, "mesh": None})
@@ -56,6 +60,11 @@ def scale(job: str | Job, *, on: str, global_batch: int | None = None, **setting
         strategy = strategy.but(accumulation=micro_batches)
     facts = source.step_facts(largest.target)
     check_techniques(strategy.but(mesh=mesh), facts)  # before anything is traced
+    precision = requested.get("precision")
+    if largest.spec.machine is not None and largest.target == "cpu":
+        source = source.with_own_kernels()
+        strategy, choice = _settings_here(source, largest, strategy, requested)
+        precision, assumed = strategy.precision, [*assumed, *choice]
     usd = largest.usd_per_hour
     if usd is not None:
         assumed.append(priced_as_a_share(devices=largest.devices))
@@ -63,7 +72,7 @@ def scale(job: str | Job, *, on: str, global_batch: int | None = None, **setting
         StepPricer(source.traces(target_of(largest.chip)), catalog=catalog),
         [device.cluster for device in devices],
         requested=strategy.but(mesh=mesh),
-        precision=requested.get("precision"),
+        precision=precision,
         global_batch=global_batch,
         usd_per_device_hour=None if usd is None else usd / largest.devices,
         facts=facts,
@@ -85,6 +94,41 @@ def _check(requested: ClusterSettings, mesh: Mesh, global_batch: int | None) -> 
         raise InputError(
             "--global-batch and the number of devices say how many micro-batches a step has.", ["leave out --accumulate"]
         )
+
+
+def _check_scales(on: str, spec: DeviceSpec) -> None:
+    """Raises InputError for a single device, and for ranks that share a CPU which is not this machine's."""
+    cluster, name = spec.cluster, on.partition(":")[0]
+    if cluster.chip.kind != "cpu":
+        ways = [f"name the most devices: --on {name}:8x8"]
+    else:
+        machines = max(2, cluster.devices)
+        ways = [f"ranks on this machine's CPU: --on here:{machines}", f"machines: --on {name}:1x{machines} {EXAMPLES}"]
+    if cluster.devices == 1:
+        raise InputError(f"{on!r} does not scale: it is one device.", ways)
+    if cluster.chip.kind == "cpu" and spec.machine is None and cluster.devices_per_machine > 1:
+        raise InputError(f"{on!r} does not scale: how ranks share a CPU is known of this machine's alone.", ways)
+
+
+def _settings_here(
+    source: StepSource, device: Device, strategy: Strategy, requested: ClusterSettings
+) -> tuple[Strategy, list[Note]]:
+    """The strategy with the precision and the layout that `forecast` would choose on this machine's CPU, with the reasons."""
+    if requested.get("precision") is not None:
+        return strategy, []
+    plain = strategy.but(precision=source.default_precision("fp32"))
+    machine = device.spec.machine
+    if strategy.mode != "train" or plain.precision != "fp32" or machine is None:
+        return plain, [assumed_precision(plain.precision, None)]
+    choice = cpu_settings(
+        source,
+        machine.chip,
+        plain,
+        capacity_bytes=machine.host_memory_bytes,
+        fixed=requested.keys() & {"channels_last"},
+        history=False,
+    )
+    return choice.strategy, [assumed_precision(choice.strategy.precision, None, reasons="; ".join(sentences(choice.reasons)))]
 
 
 def _devices(on: str, counts: list[int], catalog: Catalog, network: str | None) -> list[Device]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import floor
+
 from gpuwise.notes.note import kind_of_note
 from gpuwise.units import counted
 
@@ -14,10 +16,11 @@ def scaling_stops(*, devices: int, gain: float, dearer: float) -> str:
         gain: what the next doubling adds, as a share of the throughput.
         dearer: what a sample costs beyond at least, over what it costs on so many.
     """
-    change = f"adds {100 * gain:.0f} % to" if gain > 0 else f"takes {-100 * gain:.0f} % from"
+    # Rounded down: a gain is below half, and a sample is no cheaper than said.
+    change = f"adds {floor(1000 * gain) / 10:.1f} % to" if gain > 0 else f"takes {floor(-1000 * gain) / 10:.1f} % from"
     return (
         f"scaling stops paying at {counted(devices, 'device')}: the next doubling {change} the throughput, "
-        f"and from there a sample costs at least {dearer:.2f} times as much"
+        f"and from there a sample costs at least {floor(100 * dearer) / 100:.2f} times as much"
     )
 
 

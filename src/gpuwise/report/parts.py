@@ -205,11 +205,30 @@ def strategy_words(strategy: Strategy) -> str:
         batch,
         recompute,
         mesh_words(strategy.mesh),
+        *parallel_words(strategy),
         strategy.optimizer or "",
         *technique_words(strategy),
         mode,
     ]
     return ", ".join(part for part in parts if part)
+
+
+def parallel_words(strategy: Strategy) -> list[str]:
+    """'sequence parallel', 'interleaved-1f1b with 2 stages a rank': how axes of the mesh are used where not as usual."""
+    mesh, parallelism = strategy.mesh, strategy.parallelism
+    several = f" with {parallelism.stages_per_rank} stages a rank" if parallelism.stages_per_rank > 1 else ""
+    return [
+        words
+        for words, applies in (
+            (f"{parallelism.shard} sharded", mesh.dp_shard > 1 and parallelism.shard != "parameters"),
+            ("sequence parallel", mesh.tp > 1 and parallelism.sequence_parallel),
+            ("loss parallel", mesh.tp > 1 and parallelism.loss_parallel),
+            (f"context by {parallelism.context}", mesh.cp > 1 and parallelism.context != "gather"),
+            (f"{parallelism.pipeline_schedule}{several}", mesh.pp > 1 and (several or parallelism.pipeline_schedule != "1f1b")),
+            ("gradients reduced in bf16", parallelism.compress_gradients),
+        )
+        if applies
+    ]
 
 
 def technique_words(strategy: Strategy) -> list[str]:

@@ -28,6 +28,7 @@ LOOK = {
 }
 _WIDTH, _LEFT, _RIGHT, _TOP = 1200.0, 110.0, 20.0, 84.0
 _COLUMNS = 96
+_PROCESS = 1
 _NARROW = 0.25  # of a unit of the picture: spans of one kind that are no further apart are drawn as one
 
 
@@ -42,10 +43,14 @@ def save_timeline(timeline: StepTimeline, path: str | os.PathLike[str]) -> Path:
 
 
 def chrome_trace(timeline: StepTimeline) -> dict[str, object]:
-    """The timeline in the Trace Event Format (Google, "Trace Event Format", 2016): complete events, times in microseconds."""
-    events: list[dict[str, object]] = [_named("process_name", 0, _title(timeline))]
-    for number, lane in enumerate(timeline.lanes):
-        events.append(_named("thread_name", number, lane.name))
+    """The timeline in the Trace Event Format (Google, "Trace Event Format", 2016): complete events, times in microseconds.
+
+    Processes and threads are numbered from 1: Perfetto takes 0 for the idle task of Linux, and has merged thread 0 with
+    thread 1 (github.com/google/perfetto, issue 394 and pull request 2278).
+    """
+    events = [_metadata("process_name", 1, name=_title(timeline))]
+    for number, lane in enumerate(timeline.lanes, start=1):
+        events += [_metadata("thread_name", number, name=lane.name), _metadata("thread_sort_index", number, sort_index=number)]
         events += [
             {
                 "name": span.name,
@@ -53,7 +58,7 @@ def chrome_trace(timeline: StepTimeline) -> dict[str, object]:
                 "ph": "X",
                 "ts": span.start_s * 1e6,
                 "dur": (span.end_s - span.start_s) * 1e6,
-                "pid": 0,
+                "pid": _PROCESS,
                 "tid": number,
             }
             for span in lane.spans
@@ -61,8 +66,8 @@ def chrome_trace(timeline: StepTimeline) -> dict[str, object]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _named(what: str, thread: int, name: str) -> dict[str, object]:
-    return {"name": what, "ph": "M", "pid": 0, "tid": thread, "args": {"name": name}}
+def _metadata(what: str, thread: int, **args: str | int) -> dict[str, object]:
+    return {"name": what, "ph": "M", "pid": _PROCESS, "tid": thread, "args": args}
 
 
 def svg(timeline: StepTimeline) -> str:
@@ -80,7 +85,7 @@ def svg(timeline: StepTimeline) -> str:
     ]
     for second in ticks(0, whole_s, 8):
         x = _LEFT + second * scale
-        parts.append(f'<path d="M{x:.1f} {_TOP}V{bottom:.1f}" stroke="#0002"/>')
+        parts.append(f'<path d="M{x:.1f} {_TOP}V{bottom:.1f}" stroke="black" stroke-opacity="0.15"/>')
         words = format_duration(second) if second else "0"
         parts.append(f'<text x="{x:.1f}" y="{bottom + 18:.1f}" font-size="10" fill="#555" text-anchor="middle">{words}</text>')
     for number, lane in enumerate(lanes):

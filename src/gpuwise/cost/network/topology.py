@@ -85,6 +85,11 @@ def group_path(group: RankGroup, cluster: Cluster, figures: Mapping[str, LinkFig
     Raises UnsupportedError where the bandwidth of a needed link is unknown.
     """
     ranks_inside = ranks_per_machine(group, cluster.devices_per_machine)
+    if ranks_inside > 1 and cluster.chip.kind == "cpu" and cluster.inside is None:
+        raise UnsupportedError(
+            f"how ranks share a {cluster.chip.id} is known of the CPU of this machine alone.",
+            [f"--on here:{cluster.devices}", f'--on {cluster.chip.id}:1x{cluster.devices} --network "10 Gbit Ethernet"'],
+        )
     inside = between = None
     if ranks_inside > 1:
         rate, of_link = _line_rate(cluster.inside, "inside the machine", cluster.devices_per_machine, figures)

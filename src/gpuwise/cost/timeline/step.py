@@ -102,7 +102,9 @@ def step_timeline(
         if repeats(recorded) > _MOST_REPEATS:
             remark += f"; {_MOST_REPEATS} of {repeats(recorded)} equal micro-batches"
     else:
-        lanes, remark = (_one_rank(forecast),), "one rank, with the communication that nothing hides"
+        several = forecast.count > 1
+        lanes = (_one_rank(forecast),)
+        remark = "one rank, with the communication that nothing hides" if several else "one device, phase by phase"
     return StepTimeline(forecast.job, forecast.device, strategy, lanes, remark, forecast)
 
 
