@@ -11,7 +11,18 @@ import numpy as np
 from gpuwise.errors import UnsupportedError
 from gpuwise.strategy import Strategy
 from gpuwise.trace.family import TraceFamily
-from gpuwise.trace.tables import BEFORE, CATEGORIES, KINDS, PHASES, OperationRow, Operations, OperationSequence, Storages, Waits
+from gpuwise.trace.tables import (
+    BEFORE,
+    CATEGORIES,
+    COLUMNS,
+    KINDS,
+    PHASES,
+    OperationRow,
+    Operations,
+    OperationSequence,
+    Storages,
+    Waits,
+)
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.rows import Temporary, UpdateRows
 
@@ -206,7 +217,7 @@ class Edit(Generic[Recorded]):
 
         added = np.array(self._added, dtype=np.int64).reshape(-1, 5)
         kept = self._exists
-        size_bytes, values = added[:, 0], np.array([row.values for row in names], dtype=np.int64).reshape(len(names), -1)
+        size_bytes, values = added[:, 0], np.array([row.values for row in names], dtype=np.int64).reshape(-1, len(COLUMNS))
         if isinstance(trace, TraceFamily):  # a constant: the first term
             size_bytes = _constant(size_bytes, storages.size_bytes.shape[-1])
             values = _constant(values, trace.operations.values.shape[-1])
