@@ -94,13 +94,13 @@ def collective_time(
 
     Raises UnsupportedError where the bandwidth of a needed link is unknown.
     """
-    of_group = _group_calls(operation, group, cluster, parameters)
+    of_group = group_calls(operation, group, cluster, parameters)
     seconds, latency_s = min((line.latency_s + line.s_per_byte * payload_bytes, line.latency_s) for line in of_group.lines)
     return CollectiveTime(seconds, latency_s, of_group.notes, of_group.unverified, of_group.crosses, of_group.spread)
 
 
 @lru_cache(maxsize=4096)
-def _group_calls(operation: str, group: RankGroup, cluster: Cluster, parameters: Parameters) -> GroupCalls:
+def group_calls(operation: str, group: RankGroup, cluster: Cluster, parameters: Parameters) -> GroupCalls:
     """Raises UnsupportedError where the bandwidth of a needed link is unknown."""
     link = cluster.inside
     if link is not None and link.exchange_spread is not None and group.ranks <= cluster.devices_per_machine:

@@ -1,0 +1,136 @@
+"""What a rank holds and updates for its parameters, by the sections of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuwise.cost.kernels import kernel_times
+from gpuwise.cost.parameters import Parameters
+from gpuwise.errors import UnsupportedError
+from gpuwise.hardware.types import Chip
+from gpuwise.plan.compose.shallow import AFTER_BLOCKS, BEFORE_BLOCKS, SECTIONS, ShallowStep
+from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace.parallel.blocks import block_of_modules
+from gpuwise.trace.parallel.stage import stage_step
+from gpuwise.trace.parallel.tensor import tensor_parallel
+from gpuwise.trace.tables import CATEGORIES, PHASES
+from gpuwise.trace.trace import Trace
+from gpuwise.trace.update.sharded import with_sharded_update
+
+_PARAMETER, _GRADIENT, _STATE = (CATEGORIES.index(name) for name in ("parameter", "gradient", "optimizer_state"))
+_SPLIT = 8  # ranks of the second of two updates, from which the others follow
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Parameters of a tensor-parallel rank, as recorded.
+
+    Attributes:
+        parameter_bytes, gradient_bytes: by SECTIONS.
+        tied_bytes, tied_gradient_bytes: of what the sections before and behind the blocks share: a rank with both has it once.
+    """
+
+    parameter_bytes: np.ndarray
+    gradient_bytes: np.ndarray
+    tied_bytes: float
+    tied_gradient_bytes: float
+
+    def of_ranks(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes of parameters and of gradients of ranks with so many of each section. weights: shape (ranks, sections)."""
+        both = (weights[:, BEFORE_BLOCKS] > 0) & (weights[:, AFTER_BLOCKS] > 0)
+        return (
+            weights @ self.parameter_bytes - both * self.tied_bytes,
+            weights @ self.gradient_bytes - both * self.tied_gradient_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class PerElement:
+    """What grows linearly with a number of elements."""
+
+    base: float
+    each: float
+
+    def at(self, elements: np.ndarray) -> np.ndarray:
+        return self.base + self.each * elements
+
+
+@dataclass(frozen=True)
+class UpdateCost:
+    """One optimizer update, by elements updated.
+
+    Attributes:
+        device_s: of its kernels.
+        calls, kernels: that the host launches.
+        state_bytes: of the optimizer's state.
+    """
+
+    device_s: PerElement
+    calls: PerElement
+    kernels: PerElement
+    state_bytes: PerElement
+
+
+def holdings(shallow: ShallowStep, strategy: Strategy) -> Holdings:
+    """What the sections of a step hold on one of strategy.mesh.tp ranks."""
+    of_whole = _by_block(_tensor_parallel(shallow.trace, strategy))
+    if len(shallow.trace.header.blocks) < 2:
+        edges = np.array([of_whole[:, 0], of_whole[:, 0] * 0])
+    else:
+        edges = np.array([_by_block(_stage(shallow.trace, strategy, rank))[:, 0] for rank in (0, 1)])
+    result = np.zeros((2, len(SECTIONS)))
+    result[:] = of_whole[:, 1:2]
+    result[:, BEFORE_BLOCKS], result[:, AFTER_BLOCKS] = edges
+    tied = edges.sum(axis=0) - of_whole[:, 0]
+    return Holdings(result[0], result[1], float(tied[0]), float(tied[1]))
+
+
+def _stage(trace: Trace, strategy: Strategy, rank: int) -> Trace:
+    mesh = Mesh(tp=strategy.mesh.tp, pp=2)
+    return _tensor_parallel(stage_step(trace, strategy.but(mesh=mesh, accumulation=2), rank)[0], strategy)
+
+
+def _tensor_parallel(trace: Trace, strategy: Strategy) -> Trace:
+    return tensor_parallel(trace, strategy)[0] if strategy.mesh.tp > 1 else trace
+
+
+def _by_block(trace: Trace) -> np.ndarray:
+    """Bytes of parameters and gradients: of what is in no block, and of each block. Shape (2, 1 + blocks)."""
+    storages = trace.storages
+    block = block_of_modules(trace.modules, trace.header.blocks)[storages.module] + 1
+    count = len(trace.header.blocks) + 1
+    rows = [storages.category == category for category in (_PARAMETER, _GRADIENT)]
+    return np.array([np.bincount(block[row], weights=storages.size_bytes[row], minlength=count) for row in rows])
+
+
+def update_cost(
+    shallow: ShallowStep, strategy: Strategy, *, element_bytes: int, widened: float, chip: Chip, parameters: Parameters
+) -> UpdateCost:
+    """The update of a rank's parameters.
+
+    Arguments:
+        element_bytes, widened: as in gpuwise.trace.parallel.shard.
+
+    Raises UnsupportedError for an optimizer that the job makes itself.
+    """
+    trace = _tensor_parallel(shallow.trace, strategy)
+    optimizer = strategy.optimizer or trace.header.strategy.optimizer
+    if optimizer is None:
+        raise UnsupportedError(
+            f"the update of {trace.header.job} is its own: it is not composed for many strategies.", ["name an --optimizer"]
+        )
+    elements, counted = [], []
+    for ranks in (1, _SPLIT):
+        split = np.full(len(trace.modules), ranks, dtype=np.int64)
+        step = with_sharded_update(trace, strategy, optimizer, ranks=split, widened=widened)
+        gradients = trace.storages.size_bytes[trace.storages.category == _GRADIENT]
+        elements.append(float(gradients.sum()) / element_bytes / ranks)
+        counts = step.counts("optimizer")
+        assert PHASES[-1] == "optimizer"
+        state = float(step.storages.size_bytes[step.storages.category == _STATE].sum())
+        device_s = float(counts @ kernel_times(step, chip, parameters).device_s)
+        counted.append((device_s, float(counts.sum()), float(counts @ step.operations.column("kernels")), state))
+    each = [(one - two) / (elements[0] - elements[1]) for one, two in zip(*counted, strict=True)]
+    return UpdateCost(*(PerElement(one - slope * elements[0], slope) for one, slope in zip(counted[0], each, strict=True)))

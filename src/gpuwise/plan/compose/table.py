@@ -1,0 +1,141 @@
+"""BlockTable: a model's blocks, and what lies before and behind them, priced once for each degree of tp and variant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.parameters import parameters as shipped_parameters
+from gpuwise.errors import UnsupportedError
+from gpuwise.hardware.types import Chip
+from gpuwise.plan.compose.holdings import Holdings, UpdateCost, holdings, update_cost
+from gpuwise.plan.compose.parts import Composed, PricedParts, between, composed, priced_parts
+from gpuwise.plan.compose.variant import BlockVariant
+from gpuwise.plan.pricing.traces import StepTraces
+from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace.parallel.segments import FORWARD, segments_of
+from gpuwise.trace.parallel.shard import element_bytes
+from gpuwise.trace.parallel.variant import recorded_as
+from gpuwise.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class VariantBlocks:
+    """The blocks of one variant on one of tp ranks, at the table's micro-batches.
+
+    Attributes:
+        low, high: their rows at two micro-batches.
+        parts: seconds and launches.
+        payload_bytes: along tp in a micro-batch. Shape (micro-batches, EXCHANGES, OPERATIONS).
+        calls: likewise. Shape (EXCHANGES, OPERATIONS).
+        send_bytes: what a block passes on. Shape (micro-batches,).
+    """
+
+    low: Composed
+    high: Composed
+    parts: PricedParts
+    payload_bytes: np.ndarray
+    calls: np.ndarray
+    send_bytes: np.ndarray
+
+
+class BlockTable:
+    """Blocks of one job on one chip.
+
+    Arguments:
+        traces: the job's traces.
+        chip: every device.
+        techniques: precision, optimizer and what else all strategies share; its mesh and batch do not count.
+        micro_batches: ascending.
+        parameters: figures of the cost model; None takes the shipped ones.
+
+    Blocks are priced when they are first asked for. Raises UnsupportedError for techniques that are not composed.
+    """
+
+    def __init__(
+        self,
+        traces: StepTraces,
+        chip: Chip,
+        techniques: Strategy,
+        *,
+        micro_batches: Sequence[int],
+        parameters: Parameters | None = None,
+    ):
+        if techniques.compile or techniques.offload != "none" or techniques.adapter != "none" or techniques.mode != "train":
+            raise UnsupportedError(
+                "compiled steps, offload, adapters and inference are not composed for many strategies.",
+                ["use `gpuwise forecast` for one mesh"],
+            )
+        self.traces, self.chip, self.techniques = traces, chip, techniques
+        self.micro_batches = np.array(micro_batches, dtype=np.int64)
+        self.parameters = parameters or shipped_parameters()
+        self.priced = 0  # points: a variant at one micro-batch and tensor-parallel degree
+        self._variants: dict[tuple[int, bool, BlockVariant], VariantBlocks] = {}
+        self._holdings: dict[tuple[int, bool], tuple[Holdings, UpdateCost]] = {}
+
+    @cached_property
+    def whole(self) -> Trace:
+        """The step of the whole model on one device."""
+        return self._trace(BlockVariant(), int(self.micro_batches[0]), sharded=False)
+
+    def strategy(self, variant: BlockVariant, *, tp: int, sharded: bool) -> Strategy:
+        """The strategy whose blocks an entry of the table has. sharded: whether fully_shard runs the step."""
+        strategy = variant.of(self.techniques, tp=tp)
+        return strategy.but(mesh=Mesh(tp=tp, dp_shard=2)) if sharded else strategy
+
+    def blocks(self, variant: BlockVariant, *, tp: int, sharded: bool) -> VariantBlocks:
+        """The blocks of a variant. Raises InputError where tp does not divide heads or features, and the errors of tracing."""
+        key = (tp, sharded, variant)
+        if key not in self._variants:
+            self._variants[key] = self._priced(variant, tp=tp, sharded=sharded)
+            self.priced += len(self.micro_batches)
+        return self._variants[key]
+
+    def holdings(self, *, tp: int, sharded: bool) -> tuple[Holdings, UpdateCost]:
+        """What a rank holds, and the cost of its update. Errors as for `blocks`."""
+        if (tp, sharded) not in self._holdings:
+            plain = BlockVariant()
+            shallow = self.blocks(plain, tp=tp, sharded=sharded).low.shallow
+            strategy = self.strategy(plain, tp=tp, sharded=sharded)
+            size_bytes, widened = self.element_bytes(sharded=sharded)
+            update = update_cost(
+                shallow, strategy, element_bytes=size_bytes, widened=widened, chip=self.chip, parameters=self.parameters
+            )
+            self._holdings[tp, sharded] = holdings(shallow, strategy), update
+        return self._holdings[tp, sharded]
+
+    def element_bytes(self, *, sharded: bool) -> tuple[int, float]:
+        """Bytes of a parameter's element as recorded, and those of the one that is updated over them."""
+        if sharded:
+            return element_bytes(self.strategy(BlockVariant(), tp=1, sharded=True))
+        return (2 if self.techniques.precision == "bf16" else 4), 1.0
+
+    def _trace(self, variant: BlockVariant, micro_batch: int, *, sharded: bool) -> Trace:
+        strategy = self.strategy(variant, tp=1, sharded=sharded)
+        family = self.traces.family(recorded_as(strategy))
+        return family.at(accumulation=2, micro_batch=micro_batch, **self.traces.sizes)
+
+    def _priced(self, variant: BlockVariant, *, tp: int, sharded: bool) -> VariantBlocks:
+        strategy = self.strategy(variant, tp=tp, sharded=sharded)
+        ends = (int(self.micro_batches[0]), int(self.micro_batches[-1]))
+        low, high = (composed(self._trace(variant, size, sharded=sharded), strategy) for size in ends)
+        as_run = replace(low.trace, header=replace(low.trace.header, strategy=strategy))
+        if sharded and strategy.precision == "amp-fp16":
+            as_run = replace(as_run, operations=as_run.operations.in_fp16())
+        sizes = self.micro_batches.tolist()
+        parts = priced_parts(replace(low, trace=as_run), high, sizes, chip=self.chip, parameters=self.parameters)
+        payload_bytes = np.stack([between(low, high, size, lambda one: one.payload_bytes) for size in sizes])
+        send_bytes = np.array([between(low, high, size, _passed_on) for size in sizes])
+        return VariantBlocks(low, high, parts, payload_bytes, low.calls, send_bytes)
+
+
+def _passed_on(one: Composed) -> np.ndarray:
+    """Bytes that a block passes on, as gpuwise.trace.parallel.stage has them: of the block on one device."""
+    trace = one.shallow.trace
+    sequence = trace.sequence
+    forward = np.flatnonzero((sequence.phase == FORWARD) & (sequence.micro_step == 0) & (segments_of(trace) == 0))
+    return np.asarray(trace.operations.column("bytes_written")[sequence.operation[forward[-1]]])

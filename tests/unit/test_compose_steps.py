@@ -1,0 +1,140 @@
+"""Steps composed as arrays from a table of blocks, against the forecast of each step alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpuwise.api.devices import device_of
+from gpuwise.api.sources import source_of
+from gpuwise.cost.timeline.pipeline import PipelineStep, StageTime, finish_s
+from gpuwise.errors import UnsupportedError
+from gpuwise.hardware import load_catalog
+from gpuwise.plan.compose.pipeline import pipeline_s
+from gpuwise.plan.compose.ranks import pipeline_ranks
+from gpuwise.plan.compose.shallow import shallow_step
+from gpuwise.plan.compose.steps import MeshSteps
+from gpuwise.plan.compose.table import BlockTable
+from gpuwise.plan.compose.variant import BlockVariant
+from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.strategy import Mesh, Parallelism, Strategy
+from gpuwise.trace.parallel.segments import segments_of
+
+BATCH, MICRO_BATCHES = 128, (1, 2, 4)
+VARIANTS = (BlockVariant(), BlockVariant("full", loss_parallel=True), BlockVariant("full", sequence_parallel=True))
+MESHES = [
+    (Mesh(tp=8, pp=8), {}),
+    (Mesh(tp=8, pp=4, dp_replicate=2), {"shard": "gradients"}),
+    (Mesh(tp=4, pp=4, dp_shard=4), {"shard": "optimizer"}),
+    (Mesh(tp=4, pp=4, dp_shard=4), {"pipeline_schedule": "interleaved-1f1b", "stages_per_rank": 2}),
+    (Mesh(pp=4, dp_replicate=16), {}),
+    (Mesh(dp_shard=64), {}),
+    (Mesh(dp_replicate=8, dp_shard=8), {"shard": "gradients"}),
+    (Mesh(tp=8, dp_shard=8), {"shard": "optimizer"}),
+    (Mesh(tp=2, dp_replicate=32), {}),
+    (Mesh(dp_replicate=64), {}),
+]
+
+
+def strategies(steps: MeshSteps) -> Iterator[tuple[int, int, Strategy]]:
+    """The strategies of composed steps, with their indices."""
+    for row, variant in enumerate(steps.variants):
+        for column, micro_batch in enumerate(steps.table.micro_batches.tolist()):
+            parallelism = replace(
+                steps.strategy.parallelism,
+                sequence_parallel=variant.sequence_parallel,
+                loss_parallel=variant.loss_parallel,
+            )
+            yield (
+                row,
+                column,
+                steps.strategy.but(
+                    recompute=variant.recompute,
+                    parallelism=parallelism,
+                    micro_batch=micro_batch,
+                    accumulation=int(steps.accumulation[column]),
+                ),
+            )
+
+
+@pytest.fixture(scope="module", params=["bf16", "amp-bf16"])
+def priced(request: pytest.FixtureRequest) -> tuple[BlockTable, StepPricer]:
+    traces, chip = source_of("llama3-70b").traces(), load_catalog().chip("h100-80gb-sxm")
+    techniques = Strategy(precision=request.param, optimizer="adamw")
+    return BlockTable(traces, chip, techniques, micro_batches=MICRO_BATCHES), StepPricer(traces)
+
+
+@pytest.mark.parametrize(("mesh", "settings"), MESHES, ids=str)
+def test_composed_steps_take_as_long_as_each_alone(
+    priced: tuple[BlockTable, StepPricer], mesh: Mesh, settings: dict[str, object]
+) -> None:
+    table, pricer = priced
+    cluster = device_of("h100-sxm:8x8", load_catalog()).cluster
+    parallelism = Parallelism(**settings)  # type: ignore[arg-type]
+    accumulation = BATCH // mesh.data_parallel // table.micro_batches
+    ranks = pipeline_ranks(
+        table.whole, pp=mesh.pp, schedule=parallelism.pipeline_schedule, stages_per_rank=parallelism.stages_per_rank
+    )
+    variants = VARIANTS if mesh.tp > 1 else VARIANTS[:2]
+    strategy = table.techniques.but(mesh=mesh, parallelism=parallelism)
+    steps = MeshSteps(table, cluster, strategy, variants, ranks, np.maximum(1, accumulation))
+    composed_s, checked = steps.step_s(), 0
+    for row, column, alone in strategies(steps):
+        if accumulation[column] >= mesh.pp:
+            forecast = pricer.forecast(alone, cluster, replay=False)
+            # A lower bound of interleaved schedules, see pipeline_s; the others are the same sums.
+            tolerance = 0.01 if parallelism.stages_per_rank > 1 else 0.001
+            assert composed_s[row, column] == pytest.approx(forecast.step_time_s.value, rel=tolerance)
+            checked += 1
+    assert checked >= 2
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("per_rank", [1, 2, 3])
+def test_pipelines_in_closed_form_take_as_long_as_simulated_ones(ranks: int, per_rank: int) -> None:
+    schedule = "1f1b" if per_rank == 1 else "interleaved-1f1b"
+    parallelism, random = Parallelism(pipeline_schedule=schedule, stages_per_rank=per_rank), np.random.default_rng(ranks)
+    kinds = [0, *[1] * (ranks - 2), min(2, ranks - 1)]
+    for rounds in (1, 2, 5):
+        forward_s = random.uniform(0.95, 1.05, size=min(3, ranks)) / per_rank
+        backward_s = random.uniform(1.9, 2.1, size=min(3, ranks)) / per_rank
+        send_s = float(random.choice([0.0, 0.05]))
+        stages = [
+            StageTime(
+                forward_s[kinds[stage % ranks]], backward_s[kinds[stage % ranks]] / 2, backward_s[kinds[stage % ranks]] / 2
+            )
+            for stage in range(ranks * per_rank)
+        ]
+        simulated = finish_s(PipelineStep(parallelism, ranks, rounds * ranks, tuple(stages), send_s))
+        closed_s = pipeline_s(
+            parallelism,
+            ranks=ranks,
+            micro_batches=np.array(rounds * ranks),
+            forward_s=forward_s,
+            backward_s=backward_s,
+            send_s=np.array(send_s),
+        )
+        if per_rank == 1:
+            assert closed_s[0] == pytest.approx(simulated[0])
+        else:
+            assert 0.93 * simulated[0] <= closed_s[0] <= simulated[0] * (1 + 1e-9)
+
+
+def test_five_blocks_stand_for_all() -> None:
+    whole = source_of("llama3-8b").traces().family(Strategy(precision="bf16")).at(micro_batch=1, accumulation=2)
+    shallow = shallow_step(whole)
+    assert shallow.blocks == len(whole.header.blocks) == 32
+    assert len(shallow.trace.header.blocks) == 5
+    sections = shallow.sections(shallow.trace)
+    segments = segments_of(whole)
+    assert (sections == 2).sum() == (segments == 1).sum()
+    assert len(shallow.trace.sequence) < len(whole.sequence) / 5
+
+
+def test_models_without_equal_blocks_are_not_composed() -> None:
+    resnet = source_of("resnet50").traces().family(Strategy(precision="amp-bf16")).at(micro_batch=8, accumulation=2)
+    with pytest.raises(UnsupportedError, match="blocks"):
+        shallow_step(resnet)
