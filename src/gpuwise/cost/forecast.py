@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from gpuwise.cost.network.provenance import LinkUse
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy
@@ -84,6 +85,8 @@ class Forecast(Printed):
         run: the whole run, if its length is known; else None.
         step_shares: share of the step by what a rank does one after the other: its phases, "communication_AXIS" that nothing
             hides, "offload", "bubble" (waiting for other stages of a pipeline), "input". They sum to 1.
+        network: the links that the devices communicate over, with the figures that price each and their sources; none for one
+            device. The least sure of them is `provenance["communication"]`.
         fits_with: the smallest change that makes the step fit, if it does not (gpuwise.plan.fit.change.FittingChange.to_dict).
     """
 
@@ -110,6 +113,7 @@ class Forecast(Printed):
     run: WholeRun | None = None
     fits_with: Mapping[str, object] | None = None
     step_shares: Mapping[str, float] = field(default_factory=dict)
+    network: tuple[LinkUse, ...] = ()
 
     @property
     def breakdown(self) -> dict[str, float]:
@@ -159,6 +163,7 @@ class Forecast(Printed):
             "usd_per_million": self.usd_per_million,
             "provenance": dict(self.provenance),
             "rests_on": dict(self.rests_on),
+            "network": [link.to_dict() for link in self.network],
             "measured": self.measured and dict(self.measured),
             "fits_with": None if self.fits_with is None else dict(self.fits_with),
             "run": None if self.run is None else asdict(self.run),

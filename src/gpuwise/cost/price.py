@@ -18,6 +18,7 @@ from gpuwise.cost.kernels import KernelTimes
 from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.network.advice import costliest_axis, warnings_across_machines
 from gpuwise.cost.network.collectives import CommunicationTime
+from gpuwise.cost.network.provenance import least_sure, links_used
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rank_time import RankTime, rank_times, slowest, with_sends
@@ -122,6 +123,7 @@ def price_ranks(
     if model_flops is not None and trace.model_flops:
         ideal_s *= flops / (trace.model_flops * devices)  # of the mean rank
     energy_j = _energy_j(chip, bound, step_s, devices, parameters)
+    links = links_used(rank.step.communication, cluster, parameters.network)
     return Forecast(
         job=trace.header.job,
         device=chip.id,
@@ -144,7 +146,9 @@ def price_ranks(
         mfu=ideal_s / step_s if ideal_s else None,
         bound=bound,
         energy_j=energy_j,
-        provenance=provenance(levels) | ({} if energy_j is None else {"energy_j": PROVENANCE["family"]}),
+        provenance=provenance(levels)
+        | ({} if energy_j is None else {"energy_j": PROVENANCE["family"]})
+        | ({"communication": least_sure(links)} if links else {}),
         rests_on=rests_on(levels),
         why=why(bound, strategy, chip, top_modules, axis=costliest_axis(exchange.by_axis, strategy, cluster, step_s=step_s)),
         usd_per_hour=usd_per_hour,
@@ -170,6 +174,7 @@ def price_ranks(
             *unmodelled(trace, times),
         ),
         top_modules=top_modules,
+        network=links,
         step_shares=_step_shares(rank.phase_s, exchange, bubble_s=wait.idle_s, waited_s=waited_s),
     )
 
