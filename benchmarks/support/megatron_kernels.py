@@ -1,7 +1,8 @@
 """Kernels of Megatron-LM where eager PyTorch runs others: the same step with their bytes, at the speed at which bytes move.
 
 - Scale, causal mask and softmax are one kernel, and so are their gradients (megatron/fused_kernels,
-  scaled_upper_triang_masked_softmax): a pass over the scores that reads those up to the diagonal.
+  scaled_upper_triang_masked_softmax): a pass over the scores that reads those up to the diagonal. Where that kernel does not
+  apply, they are PyTorch's own and the softmax is one pass.
 - Bias, dropout and the sum with the residual are one kernel (bias_dropout_add in megatron/model/transformer.py).
 - Layer norms are apex's: a pass over the rows. So are the sums over the vocabulary (vocab_parallel_cross_entropy).
 """
@@ -24,15 +25,16 @@ _DROPOUT, _ADD, _SOFTMAX = "aten.native_dropout.default", "aten.add.Tensor", "at
 _MASK_SHARE = 0.5  # bytes of a dropout's mask over those of its half-precision output
 
 
-def with_megatron_kernels(trace: Trace) -> Trace:
-    """The step with those kernels."""
+def with_megatron_kernels(trace: Trace, *, fused: bool) -> Trace:
+    """The step with those kernels. fused: of scale, mask and softmax."""
     trace = _with_fused_sums(trace)
     operations = trace.operations
     softmax = np.array([name.startswith(_SOFTMAX) for name in operations.name])
     streams = softmax | np.isin(operations.kind, _ONE_PASS)
     values = operations.values.copy()
     values[softmax, _WORKSPACE] = 0
-    values[softmax, _READ] //= 2  # rows end at the diagonal
+    if fused:
+        values[softmax, _READ] //= 2  # rows end at the diagonal
     names = tuple(
         name.removeprefix("aten.") if fused else name for name, fused in zip(operations.name, streams.tolist(), strict=True)
     )

@@ -28,11 +28,17 @@ class Block(nn.Module):
     """Attention and perceptron, each behind its norm; (seq, n, hidden) in and out.
 
     core_again: attention's products and softmax are computed again in backward (selective recompute).
+    fused: scores are scaled, masked and normalised by one kernel; else by PyTorch's own, in fp32.
     """
 
-    def __init__(self, shape: GptShape, *, core_again: bool):
+    mask: Tensor
+
+    def __init__(self, shape: GptShape, *, core_again: bool, fused: bool):
         super().__init__()
-        hidden = shape.hidden
+        hidden, self.fused = shape.hidden, fused
+        if not fused:
+            mask = torch.ones(shape.seq_len, shape.seq_len, dtype=torch.bool).triu(1)
+            self.register_buffer("mask", mask, persistent=False)
         self.head_dim, self.core_again = hidden // shape.heads, core_again
         self.attention_norm = nn.LayerNorm(hidden)
         self.qkv = nn.Linear(hidden, 3 * hidden)
@@ -54,18 +60,23 @@ class Block(nn.Module):
         q, k, v = (part.transpose(0, 1) for part in qkv.view(length, -1, 3 * self.head_dim).chunk(3, dim=-1))
         scores = q.new_empty(q.shape[0], length, length)
         scores = torch.baddbmm(scores, q, k.transpose(1, 2), beta=0.0, alpha=1 / math.sqrt(self.head_dim))
-        shares = F.dropout(F.softmax(scores, dim=-1), DROPOUT, self.training)
+        shares = F.dropout(F.softmax(scores, dim=-1) if self.fused else self.shares(scores), DROPOUT, self.training)
         return torch.bmm(shares, v).transpose(0, 1).reshape(length, n, -1)
+
+    def shares(self, scores: Tensor) -> Tensor:
+        """Softmax of masked scores, scaled back by the number of the layer (--apply-query-key-layer-scaling, the default)."""
+        masked = (scores.float() * 1.0).masked_fill_(self.mask, -10_000.0)
+        return F.softmax(masked, dim=-1).to(scores.dtype)
 
 
 class Gpt(nn.Module):
     """Tokens (n, seq) -> logits (n, seq, vocabulary)."""
 
-    def __init__(self, shape: GptShape, *, core_again: bool):
+    def __init__(self, shape: GptShape, *, core_again: bool, fused: bool):
         super().__init__()
         self.words = nn.Embedding(shape.vocabulary, shape.hidden)
         self.positions = nn.Embedding(shape.seq_len, shape.hidden)
-        self.layers = nn.ModuleList(Block(shape, core_again=core_again) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(Block(shape, core_again=core_again, fused=fused) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.hidden)
         self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
         self.head.weight = self.words.weight
@@ -79,10 +90,10 @@ class Gpt(nn.Module):
         return self.head(self.norm(x).transpose(0, 1).contiguous())
 
 
-def gpt_job(shape: GptShape, *, core_again: bool) -> Job:
-    """The job. core_again: see Block."""
+def gpt_job(shape: GptShape, *, core_again: bool, fused: bool) -> Job:
+    """The job. core_again, fused: see Block."""
     return Job(
-        partial(Gpt, shape, core_again=core_again),
+        partial(Gpt, shape, core_again=core_again, fused=fused),
         partial(next_token_batch, vocabulary=shape.vocabulary, seq_len=shape.seq_len),
         token_loss,
         optimizer="adamw",

@@ -27,13 +27,13 @@ from gpuwise.trace.parallel.segments import segments_of
 from gpuwise.trace.tables import CATEGORIES, KINDS, PHASES
 from gpuwise.tracing.record import record
 
-SHAPE = GptShape(hidden=256, layers=4, heads=8, seq_len=64, vocabulary=512)
+SHAPE = GptShape(hidden=256, layers=4, heads=8, seq_len=96, vocabulary=512)
 TP = 2
 
 
-def one_rank(core_again: bool) -> nn.Module:
+def one_rank(core_again: bool, fused: bool = True) -> nn.Module:
     """The blocks as one of TP ranks has them: its heads and its part of the hidden features."""
-    model = Gpt(SHAPE, core_again=core_again)
+    model = Gpt(SHAPE, core_again=core_again, fused=fused)
     hidden = SHAPE.hidden
     for block in model.layers:
         block.qkv = nn.Linear(hidden, 3 * hidden // TP)
@@ -55,27 +55,50 @@ def products(trace: Trace) -> Counter[tuple[object, ...]]:
     )
 
 
-@pytest.mark.parametrize("recompute", ["full", "selective"])
-def test_a_tensor_parallel_rank_runs_the_products_of_its_heads_and_features(recompute: str) -> None:
+def of_scores(trace: Trace) -> Counter[tuple[object, ...]]:
+    """Phases, kinds and bytes written of what has the size of a rank's scores, or of scores in fp32, in the first
+    micro-batch."""
+    sequence, operations = trace.sequence, trace.operations
+    scores = 2 * SHAPE.heads // TP * SHAPE.seq_len**2
+    written = operations.column("bytes_written")[sequence.operation]
+    sized = np.isin(written, [2 * scores, 4 * scores]) & (sequence.micro_step == 0)
+    return Counter(
+        (PHASES[sequence.phase[at]], KINDS[operations.kind[sequence.operation[at]]], int(written[at]))
+        for at in np.flatnonzero(sized).tolist()
+    )
+
+
+@pytest.mark.parametrize(("recompute", "fused"), [("full", True), ("full", False), ("selective", True)])
+def test_a_tensor_parallel_rank_runs_the_products_of_its_heads_and_features(recompute: str, fused: bool) -> None:
     core_again = recompute == "selective"
     recorded = Strategy(precision="bf16", micro_batch=2, recompute="full" if recompute == "full" else "none")
-    job = gpt_job(SHAPE, core_again=core_again)
+    job = gpt_job(SHAPE, core_again=core_again, fused=fused)
     batch = partial(next_token_batch, vocabulary=SHAPE.vocabulary, seq_len=SHAPE.seq_len)
-    rank = record(Job(partial(one_rank, core_again), batch, token_loss, optimizer="adamw"), recorded)
+    rank = record(Job(partial(one_rank, core_again, fused), batch, token_loss, optimizer="adamw"), recorded)
     strategy = recorded.but(mesh=Mesh(tp=TP), parallelism=Parallelism(loss_parallel=True))
     (composed,) = megatron_ranks(record(job, recorded), strategy, of_2022=False)
     assert products(composed.trace) == products(rank)
+    if not fused:
+        assert of_scores(composed.trace) == of_scores(rank)
+
+
+def test_softmax_is_fused_for_four_score_matrices_of_up_to_2048_words() -> None:
+    """16 heads over 8 ranks leave two."""
+    gpt = replace(SHAPE, heads=16, seq_len=1024)
+    fused = [gpt.fused_softmax(micro_batch=n, tp=tp) for n, tp in ((1, 4), (1, 8), (2, 8), (3, 8))]
+    assert fused == [True, False, True, False]
+    assert not replace(gpt, seq_len=4096).fused_softmax(micro_batch=4, tp=1)
 
 
 def test_stages_and_states_add_up_to_the_model() -> None:
     recorded = Strategy(precision="bf16", micro_batch=2, accumulation=4, recompute="full")
-    whole = with_megatron_kernels(record(gpt_job(SHAPE, core_again=False), recorded))
+    whole = with_megatron_kernels(record(gpt_job(SHAPE, core_again=False, fused=True), recorded), fused=True)
     whole = whole.with_accumulation(4)
     first, last = megatron_ranks(whole, recorded.but(mesh=Mesh(pp=2, dp_replicate=2)), of_2022=True)
     assert [len(rank.trace.header.blocks) for rank in (first, last)] == [2, 2]
     state, parameter = CATEGORIES.index("optimizer_state"), CATEGORIES.index("parameter")
     hidden, embedding = SHAPE.hidden, SHAPE.vocabulary * SHAPE.hidden
-    parameters = sum(p.numel() for p in Gpt(SHAPE, core_again=False).parameters()) + embedding  # of both stages
+    parameters = sum(p.numel() for p in Gpt(SHAPE, core_again=False, fused=True).parameters()) + embedding  # of both stages
     storages = [rank.trace.storages for rank in (first, last)]
     assert sum(int(s.size_bytes[s.category == parameter].sum()) for s in storages) == 2 * parameters
     assert sum(int(s.size_bytes[s.category == state].sum()) for s in storages) == 16 * parameters
@@ -89,7 +112,7 @@ def test_stages_and_states_add_up_to_the_model() -> None:
 
 def test_the_head_of_the_last_stage_is_divided_with_the_embedding_it_is_tied_to() -> None:
     recorded = Strategy(precision="bf16", micro_batch=2, accumulation=4, recompute="full")
-    whole = record(gpt_job(SHAPE, core_again=False), recorded).with_accumulation(4)
+    whole = record(gpt_job(SHAPE, core_again=False, fused=True), recorded).with_accumulation(4)
     strategy = recorded.but(mesh=Mesh(pp=2, tp=TP), parallelism=Parallelism(loss_parallel=True))
     _, last = megatron_ranks(whole, strategy, of_2022=False)
     storages, hidden = last.trace.storages, SHAPE.hidden
@@ -101,8 +124,8 @@ def test_the_head_of_the_last_stage_is_divided_with_the_embedding_it_is_tied_to(
 
 def test_a_fused_sum_moves_the_bytes_of_its_inputs_its_output_and_its_mask() -> None:
     recorded = Strategy(precision="bf16", micro_batch=2)
-    plain = record(gpt_job(SHAPE, core_again=False), recorded)
-    fused = with_megatron_kernels(plain)
+    plain = record(gpt_job(SHAPE, core_again=False, fused=True), recorded)
+    fused = with_megatron_kernels(plain, fused=True)
     row = fused.operations.name.index("dropout_add")
     elements = 2 * SHAPE.seq_len * SHAPE.hidden
     moved = fused.operations.column("bytes_read")[row] + fused.operations.column("bytes_written")[row]
@@ -115,7 +138,7 @@ def test_a_fused_sum_moves_the_bytes_of_its_inputs_its_output_and_its_mask() -> 
 def test_collectives_run_while_the_device_waits_for_its_host() -> None:
     recorded = Strategy(precision="bf16", micro_batch=2, recompute="full")
     strategy = recorded.but(mesh=Mesh(tp=TP), parallelism=Parallelism(loss_parallel=True))
-    (rank,) = megatron_ranks(record(gpt_job(SHAPE, core_again=False), recorded), strategy, of_2022=False)
+    (rank,) = megatron_ranks(record(gpt_job(SHAPE, core_again=False, fused=True), recorded), strategy, of_2022=False)
     chip = load_catalog().chip("a100-80gb-sxm")
     cluster = Cluster(chip, TP, inside=load_catalog().link(chip.link_id or ""))
     slow_host = replace(parameters(), host_operation_s=dict.fromkeys(PHASES, 1e-3))
