@@ -149,11 +149,11 @@ models {inside} lie inside.
 
 {by_device}
 
-Reserved memory of the two rows of torchtitan that gpuwise forecasts: {memory} of the published figure.
+Reserved memory of the rows of torchtitan that gpuwise forecasts: {memory} of the published figure.
 
 ## What cannot be forecast
 
-- Compiled steps and fp8 products of sharded parameters, which are most rows of torchtitan.
+- fp8 products of sharded parameters, which are most rows of torchtitan, and compiled steps of split layers.
 - Asynchronous tensor parallelism, which runs communication inside of products.
 - Lambda's rows of Transformer-XL on several GPUs: their logs say "multi_gpu : None", so each GPU trained a model of its own.
 - Rows of other frameworks: JAX on TPUs; OneFlow, MXNet, TensorFlow and PaddlePaddle in DLPerf.

@@ -1,7 +1,8 @@
 """Published steps of several devices as cases: FSDP, replicas and tensor parallelism over one machine and many.
 
-Left out, because gpuwise forecasts no such step so far: compiled or fp8 steps of shards, which are most of torchtitan's rows,
-and asynchronous tensor parallelism; other frameworks than PyTorch (OneFlow, MXNet, TensorFlow, PaddlePaddle, JAX).
+Left out, because gpuwise forecasts no such steps yet: fp8 steps of shards, which are most of torchtitan's rows, compiled steps
+of split layers, and asynchronous tensor parallelism; other frameworks than PyTorch (OneFlow, MXNet, TensorFlow, PaddlePaddle,
+JAX).
 """
 
 from __future__ import annotations
@@ -59,13 +60,15 @@ def _mpt(table: pd.DataFrame) -> Iterator[Case]:
 
 
 def _torchtitan(table: pd.DataFrame) -> Iterator[Case]:
-    """Llama 3.1 under FSDP2, eager, in bf16 on 8 and 128 H100s with a 400 Gbit/s port each (pytorch/torchtitan)."""
+    """Llama 3.1 under FSDP2 in bf16, eager and with each block compiled, on 8 and 128 H100s with a 400 Gbit/s port each
+    (pytorch/torchtitan)."""
     table = table[table.subsets.str.contains("memory_and_time_llm_fsdp") & (table.precision == "bf16")]
-    for row in table[table.compile_or_fused_notes == "eager"].itertuples():
+    for row in table[table.compile_or_fused_notes.isin(["eager", "torch.compile"])].itertuples():
         strategy = Strategy(
             precision="amp-bf16",
             micro_batch=int(row.batch_per_gpu),
             recompute=row.recompute,
+            compile=row.compile_or_fused_notes == "torch.compile",
             mesh=Mesh(dp_shard=int(row.num_gpus)),
         )
         job = f"llama3-{row.model.split()[-1].lower()}"

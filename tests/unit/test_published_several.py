@@ -55,12 +55,15 @@ def test_batches_that_do_not_divide_are_left_out():
     assert not cases_of(global_batch=100.0)
 
 
-def test_eager_rows_of_torchtitan_with_their_memory():
+def test_rows_of_torchtitan_with_their_memory():
     row = {"subsets": "memory_and_time_llm_fsdp:gold", "model": "Llama 3.1 8B", "precision": "bf16", "recompute": "selective"}
     (case,) = cases_of(**row, gpu="H100-96GB-HBM2e-500W", num_gpus=8.0, peak_mem_gb=82.4)
     assert (case.job, case.chip_id, case.strategy.recompute) == ("llama3-8b", "h100-96gb-hbm2e", "selective")
     assert case.peak_bytes == pytest.approx(82.4 * 2**30)
-    assert not cases_of(**row, gpu="H100-96GB-HBM2e-500W", compile_or_fused_notes="torch.compile")
+    assert not case.strategy.compile
+    (case,) = cases_of(**row, gpu="H100-96GB-HBM2e-500W", compile_or_fused_notes="torch.compile")
+    assert case.strategy.compile
+    assert not cases_of(**row, gpu="H100-96GB-HBM2e-500W", compile_or_fused_notes="torch.compile; vanilla TP")
 
 
 def test_replicas_whose_machine_has_one_port():

@@ -33,6 +33,7 @@ from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import CATEGORIES, Trace, data_parallel, live_bytes, recorded_as
 from gpuwise.trace.memory import rounded
 from gpuwise.tracing import accelerator, record, virtual_device
+from gpuwise.tracing.compile.install import install
 from gpuwise.tracing.recorder import Recorder
 
 RANKS = 8
@@ -126,6 +127,8 @@ def run_fsdp(job: Job, strategy: Strategy) -> Measured:
             root = LossOf(model, job)
             fully_shard(root, mesh=mesh, mp_policy=policy)
             model.to_empty(device="virt")
+            if strategy.compile:  # inside what fully_shard hooks, as apply_compile does
+                install(model, recorder)
             trained = [p for p in model.parameters() if p.requires_grad]
             optimizer = make_optimizer(
                 strategy.optimizer or job.optimizer, trained, job.learning_rate, kernels=strategy.optimizer_kernels
@@ -204,6 +207,11 @@ CASES = {
     ),
     "llama, gradients kept": (llama_job(), Strategy(precision="amp-bf16", keep_gradients=True)),
     "gpt2, tied": (gpt_job(), Strategy(precision="amp-bf16", micro_batch=2)),
+    "llama, compiled": (llama_job(seq_len=128), Strategy(precision="amp-bf16", micro_batch=4, compile=True)),
+    "llama, compiled, accumulated": (
+        llama_job(seq_len=128),
+        Strategy(precision="amp-bf16", micro_batch=4, accumulation=2, recompute="full", compile=True),
+    ),
 }
 
 
@@ -252,12 +260,38 @@ def test_the_jobs_own_optimizer_keeps_and_does_its_share() -> None:
         assert share.flops(phase) == whole.flops(phase)
 
 
+class Block(nn.Sequential):
+    """A class of its own, so that all of them are blocks."""
+
+
+class OfBlocks(nn.Module):
+    """Blocks of any width. Where they differ, apply_compile takes the whole model."""
+
+    def __init__(self, hidden: tuple[int, ...]) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(64, 32)
+        self.layers = nn.ModuleList(Block(nn.Linear(32, n), nn.GELU(), nn.Linear(n, 32)) for n in hidden)
+        self.head = nn.Linear(32, 64)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(nn.functional.gelu(x))
+
+
+@pytest.mark.parametrize(("hidden", "notes"), [((64, 64), 0), ((64, 64, 128), 1)])
+def test_a_model_compiled_as_a_whole_is_assumed_not_to_be_cut(hidden: tuple[int, ...], notes: int) -> None:
+    job = language_job(lambda: OfBlocks(hidden), vocabulary=64, seq_len=16)
+    trace, _ = composed(job, Strategy("amp-bf16", compile=True, mesh=Mesh(dp_shard=RANKS)))
+    assert [note.kind for note in trace.header.assumption_notes].count("assumed-graph-spans-blocks") == notes
+
+
 SHARDED, REPLICATED = Mesh(dp_shard=RANKS), Mesh(dp_replicate=2)
 REFUSED = [
     (Strategy("bf16", optimizer="adafactor", mesh=SHARDED), "adafactor"),
     (Strategy("bf16", optimizer="muon", mesh=SHARDED), "muon"),
     (Strategy("bf16", optimizer="momentum", optimizer_kernels="fused", mesh=SHARDED), "no fused kernels"),
-    (Strategy("bf16", compile=True, mesh=SHARDED), "compiled step"),
     (Strategy("bf16", adapter="qlora", mesh=SHARDED), "QLoRA"),
     (Strategy("fp8", mesh=SHARDED), "fp8"),
     (Strategy("bf16", offload="optimizer", mesh=REPLICATED), "offload moves"),

@@ -157,3 +157,12 @@ def not_one_graph(*, problem: str) -> str:
 def assumed_graph_not_cut() -> str:
     """Under data parallelism a compiled graph stays whole."""
     return "assumed that the compiled graph is not cut at the buckets of gradients (torch._dynamo.config.optimize_ddp)"
+
+
+@kind_of_note()
+def assumed_graph_spans_blocks() -> str:
+    """Sharding does not cut the graph of a model that is compiled as a whole."""
+    return (
+        "assumed that sharding does not cut the compiled graph at each block, although the model is compiled as a whole: its "
+        "blocks are not alike"
+    )

@@ -131,9 +131,9 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         forward=True,
     ),
     Exclusion(
-        lambda s, step: step.priced and s.compile and (_sharded(s) or _splits_layers(s)),
-        "a compiled step is so far forecast only with whole parameters: sharding cuts its graph at every block.",
-        ("leave out --compile", _REPLICAS),
+        lambda s, step: step.priced and s.compile and _splits_layers(s),
+        "a compiled step is so far forecast only with whole layers: collectives inside blocks cut its graphs.",
+        ("leave out --compile", "--mesh dp=N or dp_shard=N"),
         UnsupportedError,
     ),
     *TENSOR_EXCLUSIONS,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuwise.notes import Note
-from gpuwise.notes.job import assumed_graph_not_cut
+from gpuwise.notes.job import assumed_graph_not_cut, assumed_graph_spans_blocks
 from gpuwise.strategy import StepFacts, Strategy, check_techniques
+from gpuwise.trace.parallel.blocks import block_of_modules
 from gpuwise.trace.parallel.communication import Communication, group_along
 from gpuwise.trace.parallel.replicate import replicated
 from gpuwise.trace.parallel.shard import sharded
@@ -34,8 +35,17 @@ def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communicatio
         trace = _with_strategy(trace, strategy)
         trace = _with_assumption(trace, assumed_graph_not_cut()) if strategy.compile else trace
         return replicated(trace, group_along(mesh, "dp_replicate"))
+    if strategy.compile and _graph_spans_blocks(trace):
+        trace = _with_assumption(trace, assumed_graph_spans_blocks())
     trace, communication = sharded(trace, strategy)
     return _with_strategy(trace, strategy), communication
+
+
+def _graph_spans_blocks(trace: Trace) -> bool:
+    """Whether the whole model was compiled, and not each of its blocks: kernels outside of blocks are fused, too."""
+    outside = block_of_modules(trace.modules, trace.header.blocks)[trace.sequence.module] == -1
+    names = (trace.operations.name[row] for row in set(trace.sequence.operation[outside].tolist()))
+    return bool(trace.header.blocks) and any(name.startswith("fused.") for name in names)
 
 
 def _with_strategy(trace: Trace, strategy: Strategy) -> Trace:
