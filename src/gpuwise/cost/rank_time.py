@@ -17,6 +17,7 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rates import check_can_run
 from gpuwise.cost.timeline.durations import durations
+from gpuwise.cost.timeline.micro_batches import MicroBatchWaits
 from gpuwise.cost.timeline.streams import stream_time
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes.parallel import simulated_streams
@@ -38,6 +39,7 @@ class RankTime:
             each phase where the host needs longer to launch them.
         exchange: its communication, but for sends between stages of a pipeline.
         send: one send between stages; None where there is none.
+        waits: what each micro-batch waits for, where the rank of a pipeline was recorded; None (default): all wait alike.
     """
 
     step: RankStep
@@ -45,6 +47,7 @@ class RankTime:
     phase_s: Mapping[str, float]
     exchange: CommunicationTime
     send: CollectiveTime | None
+    waits: MicroBatchWaits | None = None
 
     @property
     def micro_batches(self) -> int:
@@ -90,7 +93,7 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
     """The time of a rank.
 
     Where the step was recorded on its mesh, its streams are simulated, and communication adds to the step what it adds there.
-    The ranks of a pipeline, and composed steps, take the overlap of each collective from a rule (see communication_time).
+    Composed steps take the overlap of each collective from a rule (see communication_time).
     """
     trace, communication = step.trace, step.communication
     times = kernel_times(trace, cluster.chip, parameters, calibration)
@@ -118,18 +121,20 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
             calibration=calibration,
         )
         exchange = with_copies(exchange, copies)
-    if step.recorded is not None and trace.header.strategy.mesh.pp == 1 and cluster.devices > 1:
-        exchange = _on_streams(exchange, step.recorded, cluster, kernel_s=times.device_s, parameters=parameters)
-    exchange = _beside_launches(exchange, waiting_s=alone_s - busy_s)
-    return RankTime(step, times, phase_s, exchange, _send(communication, cluster, parameters))
+    waits = None
+    if step.recorded is not None and cluster.devices > 1:
+        exchange, waits = _on_streams(exchange, step.recorded, cluster, kernel_s=times.device_s, parameters=parameters)
+    else:
+        exchange = _beside_launches(exchange, waiting_s=alone_s - busy_s)
+    return RankTime(step, times, phase_s, exchange, _send(communication, cluster, parameters), waits)
 
 
 def _on_streams(
     exchange: CommunicationTime, recorded: Trace, cluster: Cluster, *, kernel_s: np.ndarray, parameters: Parameters
-) -> CommunicationTime:
-    """What communication adds to a recorded step, by a simulation of its streams."""
+) -> tuple[CommunicationTime, MicroBatchWaits | None]:
+    """What communication adds to a recorded step, by a simulation of its streams, and to each micro-batch of a pipeline."""
     if not exchange.total_s:
-        return exchange
+        return exchange, None
     slowdown, on_cpu = parameters.overlap_slowdown, cluster.chip.kind == "cpu"
     added = stream_time(
         recorded,
@@ -138,14 +143,15 @@ def _on_streams(
         one_stream=on_cpu,
     )
     kept = tuple(note for note in exchange.notes if note.kind != "waits-for-collectives")
-    return replace(
+    on_streams = replace(
         exchange,
         total_s=added.total_s,
         exposed_s=added.exposed_s,
-        each_micro_batch_s=0.0,
+        each_micro_batch_s=0.0 if added.waits is None else added.waits.total_s,
         by_axis=added.by_axis,
         notes=(*kept, simulated_streams(slowdown=0.0 if on_cpu else slowdown)),
     )
+    return on_streams, added.waits
 
 
 def _beside_launches(exchange: CommunicationTime, *, waiting_s: float) -> CommunicationTime:

@@ -16,6 +16,8 @@ from gpuwise.trace.trace import Trace
 def durations(trace: Trace, cluster: Cluster, *, kernel_s: np.ndarray, parameters: Parameters) -> Durations:
     """The durations of a recorded rank's positions.
 
+    Receives take no time, nor do sends between stages of a pipeline, whose ranks gpuwise.cost.timeline.pipeline simulates.
+
     Arguments:
         kernel_s: seconds of one run of each distinct operation; those of collectives do not count. Shape (operations,).
 
@@ -27,7 +29,7 @@ def durations(trace: Trace, cluster: Cluster, *, kernel_s: np.ndarray, parameter
     for row in np.flatnonzero(operations.is_collective).tolist():
         operation, group = collective_of(operations.name[row]), trace.header.groups[operations.group[row]]
         seconds[row] = 0.0
-        if operation is not None and group.ranks > 1 and payload_bytes[row]:
+        if operation is not None and group.axis != "pp" and group.ranks > 1 and payload_bytes[row]:
             payload = float(payload_bytes[row])
             call = collective_time(operation, payload_bytes=payload, group=group, cluster=cluster, parameters=parameters)
             seconds[row], crosses[row] = call.seconds, call.crosses

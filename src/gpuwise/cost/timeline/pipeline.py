@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpuwise.cost.timeline.orders import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action, orders
@@ -45,6 +45,7 @@ class PipelineStep:
         micro_batches: of the step.
         stages: the time of each stage, in their order: ranks * parallelism.stages_per_rank.
         send_s: seconds in which one micro-batch goes from a rank to a neighbour; 0 by default.
+        waits_s: seconds by which an action takes longer than its stage's others; none by default.
     """
 
     parallelism: Parallelism
@@ -52,10 +53,17 @@ class PipelineStep:
     micro_batches: int
     stages: tuple[StageTime, ...]
     send_s: float = 0.0
+    waits_s: Mapping[Action, float] = field(default_factory=dict)
 
     def busy_s(self, rank: int) -> float:
         """Seconds that a rank computes."""
-        return self.micro_batches * sum(sum(time) for stage, time in enumerate(self.stages) if self.rank_of(stage) == rank)
+        return sum(self.seconds_of(action) for action in _orders(self, self.micro_batches)[rank])
+
+    def seconds_of(self, action: Action) -> float:
+        """Seconds of an action."""
+        part, time = action.part, self.stages[action.stage]
+        seconds = {FORWARD: time.forward_s, INPUTS: time.inputs_s, WEIGHTS: time.weights_s}
+        return seconds.get(part, time.inputs_s + time.weights_s) + self.waits_s.get(action, 0.0)
 
     def rank_of(self, stage: int) -> int:
         """The rank that has a stage."""
@@ -78,7 +86,7 @@ def finish_s(pipeline: PipelineStep) -> tuple[float, ...]:
     a slow stage's queue still grows, all micro-batches are simulated.
     """
     ranks, micro_batches = pipeline.ranks, pipeline.micro_batches
-    for short in _SHORT if _repeats(pipeline) else ():
+    for short in _SHORT if _repeats(pipeline) and not pipeline.waits_s else ():
         few = micro_batches % ranks + short * ranks
         if few + 2 * ranks > micro_batches:
             break
@@ -92,9 +100,8 @@ def finish_s(pipeline: PipelineStep) -> tuple[float, ...]:
 
 def placed(pipeline: PipelineStep) -> tuple[tuple[Placed, ...], ...]:
     """The actions of each rank in their order."""
-    seconds = _seconds(pipeline.stages)
     return tuple(
-        tuple(Placed(action, end - seconds[action.part][action.stage], end) for action, end in zip(actions, ends, strict=True))
+        tuple(Placed(action, end - pipeline.seconds_of(action), end) for action, end in zip(actions, ends, strict=True))
         for actions, ends in zip(
             _orders(pipeline, pipeline.micro_batches), _ends(pipeline, pipeline.micro_batches), strict=True
         )
@@ -145,7 +152,7 @@ def _ends(pipeline: PipelineStep, micro_batches: int) -> list[list[float]]:
     gradients of the stage behind. Where a schedule waits for its sends, the sender goes on when its send is done.
     """
     last, send_s = len(pipeline.stages) - 1, pipeline.send_s
-    waits = pipeline.parallelism.pipeline_schedule in WAITING_SCHEDULES
+    sender_waits, waits_s = pipeline.parallelism.pipeline_schedule in WAITING_SCHEDULES, pipeline.waits_s
     seconds, home = _seconds(pipeline.stages), [pipeline.rank_of(stage) for stage in range(last + 1)]
     there: dict[tuple[bool, int, int], float] = {}  # inputs, by whether they go forward, stage and micro-batch
     order = _orders(pipeline, micro_batches)
@@ -174,12 +181,14 @@ def _ends(pipeline: PipelineStep, micro_batches: int) -> list[list[float]]:
                         if arrival > now:
                             now = arrival
                     now += seconds[part][stage]
+                    if waits_s:
+                        now += waits_s.get(action, 0.0)
                     mine.append(now)
                     to = stage + 1 if forward else stage - 1
                     if 0 <= to <= last:
                         sent_s = send_s if home[to] != rank else 0.0
                         there[forward, to, number] = now + sent_s
-                        if waits:
+                        if sender_waits:
                             now += sent_s
                 action = next(remaining[rank], None)
         running = waiting

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.cost.rank_time import RankTime
+from gpuwise.cost.timeline.orders import BACKWARD, FORWARD, INPUTS, Action
 from gpuwise.cost.timeline.pipeline import PipelineStep, StageTime, finish_s
 from gpuwise.strategy import Strategy
 
@@ -31,15 +32,22 @@ def pipeline_step(ranks: Sequence[RankTime], strategy: Strategy) -> PipelineStep
 
     Stages of a rank are taken as equally long, and gradients of inputs and of weights as half of backward each: each is one
     product for every product of forward. What is recomputed belongs to the former. Communication that each micro-batch waits
-    for is divided among the phases by their length.
+    for is divided among the phases by their length, but of recorded ranks, whose streams show what waits for it.
     """
     parallelism, count = strategy.parallelism, strategy.mesh.pp
-    of_ranks = [_stage_time(rank, parallelism.stages_per_rank) for rank in (ranks[0], ranks[len(ranks) // 2], ranks[-1])]
-    times = [of_ranks[0], *[of_ranks[1]] * (count - 2), of_ranks[2]]
+    each = [ranks[0], *[ranks[len(ranks) // 2]] * (count - 2), ranks[-1]]
+    times = [_stage_time(rank, parallelism.stages_per_rank) for rank in each]
     send_s = max((rank.send.seconds for rank in ranks if rank.send is not None), default=0.0)
     step = PipelineStep(parallelism, count, strategy.accumulation, (), send_s)
-    stages = range(count * parallelism.stages_per_rank)
-    return replace(step, stages=tuple(times[step.rank_of(stage)] for stage in stages))
+    homes = [step.rank_of(stage) for stage in range(count * parallelism.stages_per_rank)]
+    waits_s = {
+        Action(part, stage, number): wait_s / parallelism.stages_per_rank
+        for stage, home in enumerate(homes)
+        if (waits := each[home].waits) is not None
+        for part, of_part in ((FORWARD, waits.forward_s), (BACKWARD, waits.backward_s), (INPUTS, waits.backward_s))
+        for number, wait_s in enumerate(of_part)
+    }
+    return replace(step, stages=tuple(times[home] for home in homes), waits_s=waits_s)
 
 
 def pipeline_wait(slowest: RankTime, ranks: Sequence[RankTime], strategy: Strategy) -> PipelineWait:
@@ -57,6 +65,7 @@ def pipeline_wait(slowest: RankTime, ranks: Sequence[RankTime], strategy: Strate
 def _stage_time(rank: RankTime, stages: int) -> StageTime:
     seconds, each = rank.phase_s, rank.micro_batches * stages
     alone_s = seconds["forward"] + seconds["backward"] + seconds["recompute"]
-    longer = rank.micro_batches_s / alone_s / each if alone_s else 0.0
+    waited_s = 0.0 if rank.waits is None else rank.waits.total_s
+    longer = (rank.micro_batches_s - waited_s) / alone_s / each if alone_s else 0.0
     half_s = seconds["backward"] / 2
     return StageTime(longer * seconds["forward"], longer * (half_s + seconds["recompute"]), longer * half_s)

@@ -14,10 +14,11 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rank_time import RankTime, rank_times
 from gpuwise.cost.timeline.durations import durations
+from gpuwise.cost.timeline.micro_batches import COMPUTE
 from gpuwise.cost.timeline.orders import BACKWARD, FORWARD
 from gpuwise.cost.timeline.pipeline import placed
 from gpuwise.cost.timeline.stages import pipeline_step
-from gpuwise.cost.timeline.streams import COMPUTE, repeats, simulated
+from gpuwise.cost.timeline.streams import repeats, simulated
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.printed import Printed
 from gpuwise.strategy import Strategy

@@ -8,32 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuwise.cost.timeline.micro_batches import MicroBatchWaits, StreamRows, micro_batch_waits
 from gpuwise.trace.tables import NO_GROUP
 from gpuwise.trace.trace import Trace
 
-COMPUTE = 0  # the stream that computes
 _SIMULATED = 3  # how often at most a micro-batch runs that stands for others: each further one takes as long as the last
-
-
-@dataclass(frozen=True)
-class StreamRows:
-    """Rows of a step in the order in which the host launches them. All columns have shape (rows,).
-
-    Attributes:
-        position: of the trace.
-        start_s, end_s: on the row's stream.
-        is_collective: whether it is a collective.
-    """
-
-    position: np.ndarray
-    start_s: np.ndarray
-    end_s: np.ndarray
-    is_collective: np.ndarray
-
-    @property
-    def whole_s(self) -> float:
-        """Seconds until the last row is done."""
-        return float(self.end_s.max(initial=0.0))
 
 
 @dataclass(frozen=True)
@@ -44,11 +23,13 @@ class StreamTime:
         exposed_s: seconds by which the step is longer than without communication.
         by_axis: exposed_s by axis of the mesh, in the shares of the time in which nothing is computed beside their collectives.
         total_s: seconds of all collectives.
+        waits: the part of exposed_s that each micro-batch waits for, of a rank of a pipeline; else None.
     """
 
     exposed_s: float
     by_axis: Mapping[str, float]
     total_s: float
+    waits: MicroBatchWaits | None = None
 
 
 @dataclass(frozen=True)
@@ -80,16 +61,20 @@ def stream_time(trace: Trace, durations: Durations, *, slowdown: float, one_stre
     whole = repeats(trace)
     few = min(whole, _SIMULATED)
 
-    def run(times: int) -> tuple[StreamRows, float]:
+    def run(times: int) -> tuple[StreamRows, StreamRows]:
         rows = simulated(trace, durations, times=times, slowdown=slowdown, one_stream=one_stream)
-        return rows, rows.whole_s - simulated(trace, quiet, times=times, one_stream=one_stream).whole_s
+        return rows, simulated(trace, quiet, times=times, one_stream=one_stream)
 
-    rows, added_s = run(few)
+    rows, undisturbed = run(few)
+    added_s = rows.whole_s - undisturbed.whole_s
     if whole > few:
-        added_s += (whole - few) * (added_s - run(few - 1)[1])
+        fewer, fewer_undisturbed = run(few - 1)
+        added_s += (whole - few) * (added_s - (fewer.whole_s - fewer_undisturbed.whole_s))
     added_s = max(0.0, added_s)
     total_s = float((durations.device_s * trace.repeats)[collective].sum())
-    return StreamTime(added_s, _divided(added_s, _uncovered_s(trace, rows)), total_s)
+    in_pipeline = trace.header.strategy.mesh.pp > 1
+    waits = micro_batch_waits(trace, rows, undisturbed, one_stream=one_stream) if in_pipeline else None
+    return StreamTime(added_s, _divided(added_s, _uncovered_s(trace, rows)), total_s, waits)
 
 
 def repeats(trace: Trace) -> int:
