@@ -24,7 +24,8 @@ from benchmarks.support.bridge_shape import RankShape
 from benchmarks.support.bridge_step import core_ranks
 from benchmarks.support.bridge_text import PAGE
 from gpuwise.cost import Forecast
-from gpuwise.cost.price import price, slowest_rank
+from gpuwise.cost.price import price_ranks
+from gpuwise.cost.rank_time import rank_times
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.strategy import Strategy
@@ -59,8 +60,7 @@ def forecast(case: BridgeCase, cache: Path, catalog: Catalog) -> Forecast:
     whole = whole_step(case.shape, strategy.micro_batch, strategy.accumulation, cache)
     ranks = core_ranks(whole, case.shape.whole, strategy, case.options)
     cluster = case.cluster(catalog)
-    slowest = ranks[0] if len(ranks) == 1 else slowest_rank(ranks, cluster)
-    return price(slowest.trace, slowest.communication, cluster, strategy=strategy, replay=False, ranks=ranks)
+    return price_ranks(rank_times(ranks, cluster, strategy=strategy), cluster, strategy=strategy, replay=False)
 
 
 def rows(cases: Iterable[BridgeCase | str], cache: Path) -> tuple[pd.DataFrame, Counter[str]]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -31,13 +32,14 @@ class System:
     network: float
 
 
-# NVIDIA's DGX user guides: a port of 400 Gbit/s for each H100, B200 and GB200, of 800 for each B300.
+# NVIDIA's DGX user guides: a port of 400 Gbit/s for each H100, B200 and GB200, of 800 for each B300 and GB300.
 # Of the 72 devices of a rack jobs take 64 (these run on 8, 64, 128 and 256).
 SYSTEMS = {
     "H100-80GB": System("h100-80gb-sxm", 8, 50.0),
     "B200": System("b200-180gb-sxm", 8, 50.0),
     "B300": System("b300-288gb-sxm", 8, 100.0),
     "GB200": System("gb200-186gb", 64, 50.0),
+    "GB300": System("gb300-288gb", 64, 100.0),
 }
 
 
@@ -82,23 +84,21 @@ def bridge_cases(folder: Path) -> Iterator[BridgeCase | str]:
         yield _case(row)
 
 
-def _case(row: object) -> BridgeCase | str:
-    model = str(row.model)  # type: ignore[attr-defined]
+def _case(row: Any) -> BridgeCase | str:
+    model = str(row.model)
     shape = SHAPES.get(model.split(" (")[0])
-    degrees = {name: int(n) for name, n in re.findall(r"(fsdp|tp|pp|cp|vp|ep)(\d+)", row.parallelism)}  # type: ignore[attr-defined]
+    degrees = {name: int(n) for name, n in re.findall(r"(fsdp|tp|pp|cp|vp|ep)(\d+)", row.parallelism)}
     if shape is None:
         return f"{model}: its layers are not among the models here"
-    if degrees.get("fsdp", 0) > 1:
-        return f"{model}: sharded parameters beside tensor parallelism, activations of most layers in host memory"
-    system = SYSTEMS[str(row.gpu)]  # type: ignore[attr-defined]
+    system = SYSTEMS[str(row.gpu)]
     tp, pp, cp, ep, chunks = (degrees.get(name, 1) for name in ("tp", "pp", "cp", "ep", "vp"))
-    devices, micro_batch = int(row.num_gpus), int(row.batch_per_gpu)  # type: ignore[attr-defined]
+    devices, micro_batch = int(row.num_gpus), int(row.batch_per_gpu)
     dp = devices // (tp * pp * cp)
     chunks = chunks if pp > 1 else 1
     strategy = Strategy(
         precision="bf16",
         micro_batch=micro_batch,
-        accumulation=round(row.global_batch / (dp * micro_batch)),  # type: ignore[attr-defined]
+        accumulation=round(row.global_batch / (dp * micro_batch)),
         # ep shares the devices of tp and of dp, which Mesh does not check here.
         mesh=Mesh(tp=tp, pp=pp, cp=cp, dp_shard=dp, ep=ep),
         parallelism=Parallelism(
@@ -110,25 +110,25 @@ def _case(row: object) -> BridgeCase | str:
         ),
     )
     name, low = _precision(row, system)
-    release = str(row.date_or_commit).split("; ")[1].split(" ")[0]  # type: ignore[attr-defined]
-    options = _options(model, system, name, low)
+    release = str(row.date_or_commit).split("; ")[1].split(" ")[0]
+    options = replace(_options(model, system, name, low), shards=degrees.get("fsdp", 0) > 0)
     rank = RankShape(
         shape,
-        int(row.seq_len) // cp,  # type: ignore[attr-defined]
+        int(row.seq_len) // cp,
         tp,
         ep,
         permutations=1 if options.fused_dispatch or shape.experts is None else 2,
     )
-    return BridgeCase(model, name, release, system, rank, strategy, options, row.step_time_s)  # type: ignore[attr-defined]
+    return BridgeCase(model, name, release, system, rank, strategy, options, row.step_time_s)
 
 
-def _precision(row: object, system: System) -> tuple[str, LowPrecision | None]:
+def _precision(row: Any, system: System) -> tuple[str, LowPrecision | None]:
     """The recipe of a row. A first value of two is with scales of tensors, one in parentheses with scales of blocks."""
-    label, notes = str(row.compile_or_fused_notes), str(row.notes)  # type: ignore[attr-defined]
+    label, notes = str(row.compile_or_fused_notes), str(row.notes)
     hopper = system.chip_id.startswith("h100")
-    if row.precision == "bf16":  # type: ignore[attr-defined]
+    if row.precision == "bf16":
         return "bf16", None
-    if row.precision == "fp4":  # type: ignore[attr-defined]
+    if row.precision == "fp4":
         return "NVFP4", NVFP4
     blocks = "in parentheses" in notes or ("MX" in label and "FP8-CS (" not in label)
     if blocks and not hopper:
@@ -143,6 +143,6 @@ def _options(model: str, system: System, precision: str, low: LowPrecision | Non
         low,
         tp_overlap=precision != "NVFP4" and not (large and hopper),
         expert_overlap=large and hopper,
-        fused_dispatch=not large or system.chip_id.startswith("gb200"),
+        fused_dispatch=not large or system.domain > 8,
         domain=system.domain,
     )

@@ -74,7 +74,7 @@ class _Resized(torch.autograd.Function):
 
 def resized(x: Tensor, rows: int) -> Tensor:
     """x (n, seq, width) with another length of the sequence."""
-    result: Tensor = _Resized.apply(x, rows)  # type: ignore[no-untyped-call]
+    result: Tensor = _Resized.apply(x, rows)
     return result
 
 
@@ -95,7 +95,7 @@ class Attention(nn.Module):
         own = x.shape[1]
         parts = self.qkv(resized(x, self.length)).split([h * self.head_dim for h in (self.heads, *[self.kv_heads] * 2)], dim=-1)
         q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)
-        q, k = (_Rotary.apply(norm(y)) for norm, y in zip(self.norms, (q, k), strict=True))  # type: ignore[no-untyped-call]
+        q, k = (_Rotary.apply(norm(y)) for norm, y in zip(self.norms, (q, k), strict=True))
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
         return resized(self.out(merge_heads(y)), own)
@@ -111,7 +111,7 @@ class Perceptron(nn.Module):
         self.down = nn.Linear(hidden, shape.whole.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden: Tensor = _SwiGlu.apply(self.up(resized(x, self.length)))  # type: ignore[no-untyped-call]
+        hidden: Tensor = _SwiGlu.apply(self.up(resized(x, self.length)))
         return resized(self.down(hidden), x.shape[1])
 
 
@@ -131,11 +131,11 @@ class MixtureOfExperts(nn.Module):
         share = self.router(tokens).float().softmax(-1).topk(self.chosen, dim=-1)[0].to(x.dtype)
         rows = tokens[:, None].expand(-1, self.chosen, -1).flatten(0, 1)
         for _ in range(self.permutations - 1):
-            rows = _Rotary.apply(rows)  # type: ignore[no-untyped-call]
+            rows = _Rotary.apply(rows)
         rows = rows.view(len(self.up), -1, rows.shape[-1])
-        rows = torch.bmm(_SwiGlu.apply(torch.bmm(rows, self.up), share), self.down)  # type: ignore[no-untyped-call]
+        rows = torch.bmm(_SwiGlu.apply(torch.bmm(rows, self.up), share), self.down)
         for _ in range(self.permutations - 1):
-            rows = _Rotary.apply(rows)  # type: ignore[no-untyped-call]
+            rows = _Rotary.apply(rows)
         return rows.view(len(tokens), self.chosen, -1).sum(1).view_as(x)
 
 

@@ -54,9 +54,11 @@ class RankShape:
         return f"{self.whole.name}-s{self.seq_len}-tp{self.tp}-ep{self.ep}-p{self.permutations}"
 
 
-# config.json of meta-llama/Llama-3.1-405B, Qwen/Qwen3-30B-A3B and Qwen/Qwen3-235B-A22B. Experts' widths are
-# moe_intermediate_size.
+# config.json of meta-llama/Meta-Llama-3-8B, Meta-Llama-3-70B and Llama-3.1-405B, Qwen/Qwen3-30B-A3B and Qwen3-235B-A22B.
+# Experts' widths are moe_intermediate_size.
 SHAPES = {
+    "LLAMA3_8B": DecoderShape("llama3-8b", 4096, 32, 32, 8, 128, 128_256, hidden=14_336),
+    "LLAMA3_70B": DecoderShape("llama3-70b", 8192, 80, 64, 8, 128, 128_256, hidden=28_672),
     "LLAMA3.1_405B": DecoderShape("llama3.1-405b", 16_384, 126, 128, 8, 128, 128_256, hidden=53_248),
     "Qwen3_30B_a3B": DecoderShape(
         "qwen3-30b-a3b", 2048, 48, 32, 4, 128, 151_936, experts=Experts(128, 8, 768), head_norms=True

@@ -12,7 +12,8 @@ Stages, schedules and attention over a divided sequence are gpuwise's own. Megat
   ring, which NCCL's all-to-all does not: 90 and 61 GB/s over two and four machines of H100s (deepseek-ai/DeepEP, README.md),
   where rings are forecast at 90 and 61. Over NVLink 5 it reaches 643 to 726, where NCCL's all-to-all is forecast at 608;
 - replicas share the state (distributed optimizer): gradients in 16 bits are scattered beside the last backward pass,
-  parameters are gathered beside the next step, in the format of products.
+  parameters are gathered beside the next step, in the format of products; or they share parameters, too (Megatron FSDP),
+  gathered in each pass and scattered in each micro-batch beside the computation.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class CoreOptions:
         expert_overlap: whether tokens travel beside another micro-batch's computation.
         fused_dispatch: whether a token goes once to each rank or machine.
         domain: devices that NVLink joins.
+        shards: whether replicas share parameters, too (Megatron FSDP).
     """
 
     low: LowPrecision | None
@@ -52,6 +54,7 @@ class CoreOptions:
     expert_overlap: bool
     fused_dispatch: bool
     domain: int
+    shards: bool = False
 
 
 def core_ranks(whole: Trace, shape: DecoderShape, strategy: Strategy, options: CoreOptions) -> tuple[RankStep, ...]:
@@ -93,8 +96,8 @@ def _rank(
         *sends,
         *_tensor(shape, strategy, options, tokens=tokens, blocks=blocks),
         *_tokens(shape, strategy, options, tokens=tokens, blocks=blocks),
-        *_replicated(replicas, others, options, strategy),
-        *_replicated(expert_replicas, experts, options, strategy),
+        *_replicated(replicas, others, options, micro_batches=strategy.accumulation, blocks=blocks),
+        *_replicated(expert_replicas, experts, options, micro_batches=strategy.accumulation, blocks=blocks),
     ]
     return replace(trace, header=replace(trace.header, strategy=strategy)), Communication().and_also(*collectives)
 
@@ -109,8 +112,15 @@ def _replicas(strategy: Strategy) -> tuple[RankGroup, RankGroup]:
     )
 
 
-def _replicated(group: RankGroup, elements: int, options: CoreOptions, strategy: Strategy) -> list[Collective]:
+def _replicated(group: RankGroup, elements: int, options: CoreOptions, *, micro_batches: int, blocks: int) -> list[Collective]:
+    """Once a step or, of shards, parameters in each pass of each micro-batch and gradients in each micro-batch."""
     weight_bytes = _HALF if options.low is None or options.low.bytes_per_number < 1 else 1
+    if options.shards:
+        calls = micro_batches * blocks
+        return [
+            Collective("reduce_scatter", group, _HALF * elements * micro_batches, calls, overlaps="step"),
+            Collective("all_gather", group, 2 * weight_bytes * elements * micro_batches, 2 * calls, overlaps="step"),
+        ]
     return [
         Collective("reduce_scatter", group, _HALF * elements, 1, overlaps="last backward"),
         Collective("all_gather", group, weight_bytes * elements, 1, overlaps="step"),

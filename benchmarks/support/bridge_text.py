@@ -42,7 +42,8 @@ followed in this:
   takes a fused dispatcher, once to each rank, or across machines once to each machine, as fast as a ring: 90 and 61 GB/s over
   two and four machines of H100s, as deepseek-ai/DeepEP has measured (README.md). Over NVLink 5 it has measured 643 to 726; the
   forecast is 608.
-- **Replicas** share the state of the optimizer; gradients are scattered beside the last backward pass, in 16 bits.
+- **Replicas** share the state of the optimizer; gradients are scattered beside the last backward pass, in 16 bits. Under
+  Megatron FSDP they share parameters, too; activations that a recipe keeps in host memory travel beside the computation.
 - **Machines**: NVLink joins 8 devices, 64 of a GB200 rack. Beyond, each device has a port of 400 Gbit/s, a B300 one of 800.
 
 ## What is known to be off
@@ -52,8 +53,8 @@ followed in this:
   of kernels and waits for counts of tokens, is not in the trace.
 - **NCCL's all-to-all across machines** (Qwen3 235B on H100s) is forecast too slow beside computation: the step is bound by
   communication, and gpuwise hides at most a share of the computation behind it.
-- **cuDNN's attention backward at 4,096 tokens** on Hopper is forecast 25 % slower than published (371 against 495 TFLOP/s on an
-  H200), which is up to 6 % of a mixture's step.
+- **cuDNN's attention backward of few heads**: published figures are of 64 and more heads over all samples. At 4,096 tokens an
+  H100 is forecast to reach 483 TFLOP/s with 128 of them, and 360 with 32, as small micro-batches have.
 
 ## Without a forecast
 

@@ -31,7 +31,12 @@ def products(trace: Trace) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("LLAMA3.1_405B", 405_853_388_800), ("Qwen3_30B_a3B", 30_532_122_624), ("Qwen3_235B_a22B", 235_093_634_560)],
+    [
+        ("LLAMA3_8B", 8_030_261_248),
+        ("LLAMA3.1_405B", 405_853_388_800),
+        ("Qwen3_30B_a3B", 30_532_122_624),
+        ("Qwen3_235B_a22B", 235_093_634_560),
+    ],
 )
 def test_models_have_the_published_number_of_parameters(name: str, count: int) -> None:
     with torch.device("meta"):
