@@ -115,10 +115,14 @@ class DeviceSettings(StepSettings, ParallelSettings, total=False):
     mode: Annotated[str | None, Setting("A training step (default) or a forward pass.", MODES)]
 
 
-class ClusterSettings(DeviceSettings, total=False):
-    """What a verb about devices of several machines takes, too."""
+class NetworkSettings(TypedDict, total=False):
+    """What a verb about several machines takes, too."""
 
     network: Annotated[str | None, Setting('What joins machines: "100 Gbit Ethernet", or a catalog link.', metavar="LINK")]
+
+
+class ClusterSettings(DeviceSettings, NetworkSettings, total=False):
+    """What a verb about devices of several machines takes."""
 
 
 class WorkSettings(TypedDict, total=False):
@@ -152,7 +156,7 @@ class OfferSettings(TypedDict, total=False):
     electricity: Annotated[float | None, Setting("Dollars a kWh, for your own machines.", metavar="USD")]
 
 
-class PlanSettings(StepSettings, WorkSettings, LimitSettings, OfferSettings, total=False):
+class PlanSettings(StepSettings, WorkSettings, LimitSettings, OfferSettings, NetworkSettings, total=False):
     """What `plan` takes beside the devices."""
 
 
@@ -194,8 +198,7 @@ def named_settings(settings: Group, group: type[Group]) -> Group:
     names = list(settings_of(group))
     for name in settings:
         if name not in names:
-            near = nearest(name, names)
-            ways = [f"nearest: {', '.join(near)}"] if near else []
+            ways = [f"nearest: {', '.join(near)}"] if (near := nearest(name, names)) else []
             raise InputError(f"unknown setting {name!r}.", [*ways, f"one of: {', '.join(names)}"])
     return cast(Group, {name: value for name, value in settings.items() if value is not None})
 
@@ -213,8 +216,7 @@ def named_sizes(settings: JobSizes) -> dict[str, int]:
 
 def mesh_of(settings: ParallelSettings) -> Mesh | None:
     """The mesh among the settings, None where there is none. Raises InputError for a text that is no mesh."""
-    mesh = settings.get("mesh")
-    return Mesh.parse(mesh) if isinstance(mesh, str) else mesh
+    return Mesh.parse(mesh) if isinstance(mesh := settings.get("mesh"), str) else mesh
 
 
 def usual_micro_batches(settings: DeviceSettings | RunSettings) -> int | None:
@@ -251,8 +253,7 @@ def strategy_of(settings: Mapping[str, object], *, priced: bool = True, **chosen
 
 def strategy_to_run(settings: RunSettings, **chosen: Unpack[StrategyChanges]) -> Strategy:
     """The Strategy of a run's settings, with the usual micro-batches of a pipeline. Arguments and errors as for strategy_of."""
-    micro_batches = usual_micro_batches(settings)
-    if micro_batches is not None:
+    if (micro_batches := usual_micro_batches(settings)) is not None:
         chosen["accumulation"] = micro_batches
     return strategy_of(settings, priced=False, **chosen)
 
@@ -285,9 +286,8 @@ def flags_of(strategy: Strategy, *, without: Collection[str] = ()) -> str:
     for name in settings_of(StepSettings):
         field = _FIELD.get(name, name)
         value = getattr(strategy, field, None)
-        if name in without or value is None or (value == getattr(plain, field) and field not in ("precision", "micro_batch")):
-            continue
-        if field == "adapter_rank" and strategy.adapter == "none":
+        as_usual = value == getattr(plain, field, None) and field not in ("precision", "micro_batch")
+        if name in without or value is None or as_usual or (field == "adapter_rank" and strategy.adapter == "none"):
             continue
         words.append(_flag(name, value))
     if strategy.mesh.devices > 1 and "mesh" not in without:

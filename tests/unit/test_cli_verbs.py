@@ -337,7 +337,7 @@ BAD_INPUT = [
     (("plan", JOB, "--tokens", "5M"), "not tokens"),
     (("plan", JOB, "--tokens", "1", "--samples", "5"), "more than one of"),
     (("plan", JOB, "--epochs", "nan"), "epochs must be a number above zero"),
-    (("plan", JOB, "--own", "rtx-4090:2x2"), "plans use one machine"),
+    (("plan", JOB, "--own", "rtx-4090:2x2"), "does not say how machines of rtx-4090"),
     (("plan", JOB, "--own", "nonsense:2"), "unknown chip 'nonsense'"),
     (("plan", JOB, "--global-batch", "0"), "global batch must be a number above zero"),
     (("plan", JOB, "--global-batch", "1000000000000"), "at most 10,000,000"),

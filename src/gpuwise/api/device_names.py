@@ -30,15 +30,16 @@ def one_machine(text: str, flag: str) -> str:
     return text
 
 
-def owned_machine(text: str) -> tuple[str, int]:
-    """Chip and count of the user's machine: "rtx-4090:2". Raises InputError, UnknownNameError or UnsupportedError."""
-    name, count, _ = split_device(one_machine(text, "--own"))
+def owned_machines(text: str) -> tuple[str, int, int]:
+    """Chip, devices of a machine and number of machines that the user has: "rtx-4090:2", "h100-sxm:8x4". Raises InputError or
+    UnknownNameError."""
+    name, _, _ = split_device(text)
     if name.strip().lower() == "here":
         raise InputError(
             "this machine is always considered: --own is for others.", ["leave out --own here", "--on here considers it alone"]
         )
-    parse_device(text)  # an unknown chip, or more of it than a machine holds, is refused before any work
-    return name, count or 1
+    cluster = parse_device(text).cluster  # an unknown chip, or more of it than a machine holds, is refused before any work
+    return name, cluster.devices_per_machine, cluster.machines
 
 
 def names_this_cpu(on: str | Sequence[str] | None) -> bool:

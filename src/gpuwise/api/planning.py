@@ -7,10 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.cpu_settings import has_compiler, own_price
-from gpuwise.api.device_names import device_names, names_this_cpu, one_machine, owned_machine
+from gpuwise.api.device_names import device_names, names_this_cpu, one_machine, owned_machines
+from gpuwise.api.devices import devices_of
 from gpuwise.api.fitting import at_other_lengths
 from gpuwise.api.sources import PresetSource, source_of
-from gpuwise.hardware.catalog import load_catalog
+from gpuwise.errors import InputError
+from gpuwise.hardware.catalog import Catalog, load_catalog
+from gpuwise.hardware.device import DeviceSpec
 from gpuwise.plan.economics.length import RunLength
 from gpuwise.step_settings import PlanSettings, named_settings, sizes_of, strategy_of
 from gpuwise.strategy import check_techniques
@@ -35,7 +38,7 @@ def plan(
     Arguments:
         job: as for `forecast`.
         on: the devices to consider, in a list or separated by commas. None considers all.
-        own: the user's own machines, ["rtx-4090:2"].
+        own: the user's own machines, ["rtx-4090:2", "h100-sxm:8x4"].
         limit: largest number of plans, None for all.
         settings: optional keywords, see gpuwise.step_settings.PlanSettings. Among them:
             samples, epochs, tokens: length of the run, one of them (50_000 or "50k"), or samples an epoch together with epochs.
@@ -48,6 +51,7 @@ def plan(
             global_batch: samples in one optimizer step.
             interruptions: interruptions of a spot machine a day.
             electricity: dollars a kWh.
+            network: between the user's own machines, as for `forecast`; None takes that of an offer.
             micro_batch, accumulate, precision, recompute: pinned instead of searched; other techniques apply to every plan.
 
     Raises NoPlanError if nothing is inside budget and deadline, DoesNotFitError, and the errors of `forecast`.
@@ -66,6 +70,7 @@ def plan(
     here = detect_machine(catalog)
     request = replace(
         request,
+        own_clusters=_owned_clusters(own, requested.get("network"), catalog),
         here=here,
         samples_per_epoch=source.samples_per_epoch,
         job_argument=source.argument,
@@ -84,6 +89,28 @@ def plan(
     )
 
 
+def _owned_clusters(own: str | Sequence[str], network: str | None, catalog: Catalog) -> tuple[DeviceSpec, ...]:
+    """The user's own clusters of several machines, with what joins them. Raises InputError for a network without machines to
+    join, UnsupportedError where nothing is known of what joins them."""
+    texts = [text for text in (device_names(own) if own else ()) if owned_machines(text)[2] > 1]
+    if not texts:
+        if network is not None:
+            raise InputError(
+                "--network says what joins machines of your own, and --own names no several.",
+                ["leave out --network", "--own h100-sxm:8x4 (four machines)"],
+            )
+        return ()
+    devices = devices_of(texts, catalog, network=network)
+    return tuple(
+        replace(
+            device.spec,
+            cluster=device.cluster,
+            assumed=(*device.spec.assumed, *(device.network.notes if device.network else ())),
+        )
+        for device in devices
+    )
+
+
 def _request(
     requested: PlanSettings, *, on: str | Sequence[str] | None, own: str | Sequence[str], limit: int | None
 ) -> Request:
@@ -93,6 +120,7 @@ def _request(
 
     techniques = strategy_of({**requested, "micro_batch": None, "accumulate": None})
     length = RunLength.of(requested, None)
+    owned = [owned_machines(text) for text in (device_names(own) if own else ())]
     budget, deadline, electricity = requested.get("budget"), requested.get("deadline"), requested.get("electricity")
     return Request(
         samples=length.samples,
@@ -101,7 +129,7 @@ def _request(
         budget_usd=None if budget is None else parse_usd(str(budget)),
         deadline_s=parse_duration(deadline) if isinstance(deadline, str) else deadline,
         on=None if on is None else tuple(one_machine(name, "--on") for name in device_names(on)),
-        own=tuple(owned_machine(text) for text in (device_names(own) if own else ())),
+        own=tuple((name, count) for name, count, _ in owned),
         spot=requested.get("spot"),
         global_batch=requested.get("global_batch"),
         interruptions_per_day=requested.get("interruptions"),

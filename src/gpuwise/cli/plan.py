@@ -9,16 +9,19 @@ from typing import Unpack
 import click
 
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
-from gpuwise.step_settings import LimitSettings, OfferSettings, PlanSettings, job_word, settings_of
+from gpuwise.step_settings import LimitSettings, NetworkSettings, OfferSettings, PlanSettings, job_word, settings_of
+
+_SHOWN_FIRST = [name for group in (LimitSettings, NetworkSettings, OfferSettings) for name in settings_of(group)]
 
 
 @click.command("plan", cls=JobCommand, short_help="Hardware and settings inside a budget.")
 @job_argument
 @settings_options(LimitSettings)
 @on_option("Only these devices, separated by commas.", required=False, metavar="A,B")
-@click.option("--own", multiple=True, metavar="DEVICE:N", help="A machine you have, e.g. rtx-4090:2. Repeatable.")
+@click.option("--own", multiple=True, metavar="DEVICE:N", help="Machines you have: rtx-4090:2, h100-sxm:8x4. Repeatable.")
+@settings_options(NetworkSettings)
 @settings_options(OfferSettings)
-@settings_options(PlanSettings, without=(*settings_of(LimitSettings), *settings_of(OfferSettings)))
+@settings_options(PlanSettings, without=_SHOWN_FIRST)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the best plan to this file (TOML).")
 @json_option
 def command(

@@ -80,6 +80,14 @@ def purchase_not_counted(*, count: int, chip: str, usd: float) -> str:
     return f"buying {count} × {chip} costs about {format_usd(usd)}; not counted, it is owned"
 
 
+@kind_of_note(flag="--own")
+def started_on_each_machine(*, machines: int, ranks: int) -> str:
+    """How a plan on several machines is started. ranks: on each of them."""
+    return (
+        f"{machines} machines: torchrun --nnodes {machines} --nproc-per-node {ranks} -m gpuwise train starts the ranks, on each"
+    )
+
+
 @kind_of_note(flag="--global-batch")
 def assumed_global_batch(*, samples: int, tokens: int | None, why: str) -> str:
     """The user names no batch of an optimizer step. tokens: in it, where samples are sequences."""

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from gpuwise.errors import InputError
+from gpuwise.hardware.device import DeviceSpec
 from gpuwise.hardware.types import Machine
 from gpuwise.plan.economics.length import RunLength
 from gpuwise.plan.economics.owned import USD_PER_KWH
@@ -37,6 +38,7 @@ class Request:
         budget_usd, deadline_s: None for no limit.
         on: devices to consider ("rtx-4090", "h100-80gb-sxm:8", "cpu" for any CPU, "here"); None for all.
         own: (chip, count) of the user's own machines; "cpu" is the catalog's CPU nearest to this machine's.
+        own_clusters: the user's own clusters of several machines, with what joins them.
         here: this machine; None leaves it out.
         spot: True for spot only, False for no spot, None for both.
         global_batch: samples in an optimizer step; None takes a default.
@@ -63,6 +65,7 @@ class Request:
     deadline_s: float | None = None
     on: tuple[str, ...] | None = None
     own: tuple[tuple[str, int], ...] = ()
+    own_clusters: tuple[DeviceSpec, ...] = ()
     here: Machine | None = None
     spot: bool | None = None
     global_batch: int | None = None

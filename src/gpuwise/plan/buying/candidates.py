@@ -9,7 +9,7 @@ from gpuwise.cost.rates import why_not
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.hardware.device import parse_device
+from gpuwise.hardware.device import DeviceSpec, parse_device
 from gpuwise.hardware.links import link_inside
 from gpuwise.hardware.names import split_device
 from gpuwise.hardware.types import Chip, Machine, Offer, Source
@@ -21,7 +21,7 @@ from gpuwise.plan.economics.terms import Terms
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
 
-Key = tuple[str, float, str | None, int | None]  # chip, devices, link and memory of the cluster
+Key = tuple[str, float, str | None, int | None, str | None]  # chip, devices, link, memory and network of the cluster
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Candidate:
     def key(self) -> Key:
         """Identifies the hardware: a strategy is priced once for all candidates with equal keys."""
         link = self.cluster.inside.id if self.cluster.inside else None
-        return self.chip.id, self.offer.devices, link, self.cluster.capacity_bytes
+        network = f"{self.cluster.machines} x {self.cluster.between.id}" if self.cluster.between else None
+        return self.chip.id, self.offer.devices, link, self.cluster.capacity_bytes, network
 
     def __str__(self) -> str:
         offer = self.offer
@@ -66,6 +67,8 @@ def candidates(
         for devices in sorted({1, count}):
             machine = Machine(chip, devices, link_inside(chip, devices, catalog=catalog), name=f"own {chip.id}:{devices}")
             considered.append(_owned(request, machine, provider="own", assumed=spec.assumed))
+    for spec in request.own_clusters:
+        considered.append(_owned_cluster(request, spec))
     if here is not None:
         considered.append(_owned(request, here, provider="here"))
     return [_check_owned(item) for item in considered]
@@ -123,13 +126,14 @@ def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, par
     return Candidate(offer, chip, Cluster(part, count, inside=link, memory_bytes=capacity), terms, tuple(assumed + more))
 
 
-def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequence[Note] = ()) -> Candidate:
+def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequence[Note] = (), machines: int = 1) -> Candidate:
+    """A machine of the user's, or several equal ones: they cost their electricity."""
     chip = machine.chip
     if machine.count != int(machine.count) or machine.count < 1:
         raise InputError(f"a machine of {machine.count:g} devices cannot be owned.", ["write it like rtx-4090:2"])
     count = int(machine.count)
     guess_w = owned.DEFAULT_CPU_TDP_W if chip.kind == "cpu" else owned.DEFAULT_TDP_W
-    rate = owned.electricity_usd_per_hour(chip.tdp_w or guess_w, count=count, usd_per_kwh=request.usd_per_kwh)
+    rate = machines * owned.electricity_usd_per_hour(chip.tdp_w or guess_w, count=count, usd_per_kwh=request.usd_per_kwh)
     power = run_notes.electricity_alone(
         tdp_w=chip.tdp_w or guess_w,
         guessed=not chip.tdp_w,
@@ -140,14 +144,14 @@ def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequen
     assumptions = [*assumed, power]
     bought = chip.street_price_usd or chip.msrp_usd
     if bought and provider == "own":
-        assumptions.append(run_notes.purchase_not_counted(count=count, chip=chip.id, usd=bought * count))
+        assumptions.append(run_notes.purchase_not_counted(count=count * machines, chip=chip.id, usd=bought * count * machines))
     name = machine.name or f"{provider} {chip.id}:{count}"
     offer = Offer(
         provider,
         name,
         "here",
         chip.id,
-        0 if chip.kind == "cpu" and count == 1 else count,
+        0 if chip.kind == "cpu" and count * machines == 1 else count * machines,
         "owned",
         rate,
         host_memory_bytes=machine.host_memory_bytes,
@@ -156,6 +160,15 @@ def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequen
     capacity = machine.host_memory_bytes if chip.kind == "cpu" else None
     terms = Terms("owned", rate, setup_s=0.0, minimum_s=0.0)
     return Candidate(offer, chip, Cluster(chip, count, inside=machine.link, memory_bytes=capacity), terms, tuple(assumptions))
+
+
+def _owned_cluster(request: Request, spec: DeviceSpec) -> Candidate:
+    """Several of the user's machines: the electricity of all, and the network between them."""
+    cluster = spec.cluster
+    machine = Machine(cluster.chip, cluster.devices_per_machine, cluster.inside, name=f"own {cluster.name}")
+    assumed = (*spec.assumed, run_notes.started_on_each_machine(machines=cluster.machines, ranks=cluster.devices_per_machine))
+    owned_ones = _owned(request, machine, provider="own", assumed=assumed, machines=cluster.machines)
+    return replace(owned_ones, cluster=cluster)
 
 
 def doubled_interruptions(terms: Terms) -> Terms:
