@@ -1,8 +1,10 @@
 """Compares forecasts with published runs of Megatron-LM and Megatron-DeepSpeed: tensor, pipeline and data parallelism.
 
     python -m benchmarks.megatron --reference FOLDER --cache FOLDER [--group TEXT] [--rows] [--write]
+    python -m benchmarks.megatron --reference FOLDER --cache FOLDER --fit
 
-Prints errors by group and by (devices, tp, pp, dp); --write writes docs/accuracy-megatron.md. Needs PyTorch to record the
+Prints errors by group and by (devices, tp, pp, dp); --write writes docs/accuracy-megatron.md. --fit prints the mean errors of
+hosts on the rows that are not kept out, of which megatron_forecast.HOST is the first. Needs PyTorch to record the
 models the first time (seconds each); the recordings are kept in --cache.
 """
 
@@ -11,7 +13,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,37 +21,14 @@ import pandas as pd
 from benchmarks.fit.split import kept_out_model
 from benchmarks.support.accuracy_tables import errors, table
 from benchmarks.support.megatron_cases import MegatronCase, megatron_cases
-from benchmarks.support.megatron_recordings import whole_step
-from benchmarks.support.megatron_step import megatron_ranks
+from benchmarks.support.megatron_forecast import fit, forecast
 from benchmarks.support.megatron_text import PAGE
-from gpuwise.cost import Forecast
-from gpuwise.cost.memory.device import memory_forecast
-from gpuwise.cost.parameters import parameters
-from gpuwise.cost.price import price_ranks
-from gpuwise.cost.rank_time import rank_times
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 
 DOCS = Path(__file__).parent.parent / "docs"
-FITTED = "one machine"  # the group with rows behind HOST_OPERATION_S
+FITTED = "one machine"  # the group with rows behind HOST of megatron_forecast
 HEAD = ("rows", "mean error", "median error", "90th percentile", "worst", "bias", "inside")
-# Seconds that Megatron-DeepSpeed's host spends on a call of an operation in forward and in backward, fitted on the steps of one
-# machine whose model is not kept out; the last is that of other trainers (gpuwise/cost/data/efficiency.toml).
-HOST_OPERATION_S = {"forward": 100e-6, "recompute": 100e-6, "backward": 15e-6, "optimizer": 6e-6}
-
-
-def forecast(case: MegatronCase, cache: Path, catalog: Catalog) -> Forecast:
-    """The forecast of the slowest rank, with the memory of the one that needs most."""
-    whole = whole_step(case, cache)
-    ranks = megatron_ranks(whole, case.strategy, of_2022=case.of_2022, sharded_state=case.sharded_state)
-    cluster, figures = case.cluster(catalog), replace(parameters(), host_operation_s=HOST_OPERATION_S)
-    memory = max(
-        (memory_forecast(rank.trace, cluster, parameters=figures, replay=False) for rank in ranks),
-        key=lambda one: one.device_bytes,
-    )
-    times = rank_times(ranks, cluster, strategy=case.strategy, parameters=figures)
-    result = price_ranks(times, cluster, strategy=case.strategy, parameters=figures, replay=False)
-    return replace(result, memory=memory)
 
 
 def rows(cases: Iterable[MegatronCase], cache: Path) -> pd.DataFrame:
@@ -128,9 +106,15 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--group", default="", help="only groups whose name holds this text")
     parser.add_argument("--rows", action="store_true", help="print every row")
+    parser.add_argument("--fit", action="store_true", help="print the hosts of the fit, the best first")
     parser.add_argument("--write", action="store_true", help="write docs/accuracy-megatron.md")
     options = parser.parse_args()
     chosen = [case for case in megatron_cases(options.reference) if options.group in case.group]
+    if options.fit:
+        seen = [case for case in chosen if case.group == FITTED and not kept_out_model(case.shape.architecture)]
+        for host, error in fit(seen, options.cache, Catalog()):
+            print(f"{error:.2%}", host)
+        return
     result = rows(chosen, options.cache)
     if options.rows:
         print(result.to_string(float_format=lambda x: f"{x:.3f}"))

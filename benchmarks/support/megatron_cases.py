@@ -43,6 +43,7 @@ class MegatronCase:
         seconds: measured, a step.
         peak_bytes: measured memory of a device; None where it is not published.
         of_2022, sharded_state: see megatron_ranks.
+        launches_block: CUDA_LAUNCH_BLOCKING was set.
     """
 
     group: str
@@ -54,6 +55,7 @@ class MegatronCase:
     peak_bytes: float | None = None
     of_2022: bool = False
     sharded_state: bool = False
+    launches_block: bool = False
 
     @property
     def devices(self) -> int:
@@ -167,4 +169,5 @@ def _bigscience(table: pd.DataFrame) -> Iterator[MegatronCase]:
             row.step_time_s,
             peak_bytes=memory,
             sharded_state=True,
+            launches_block=True,
         )

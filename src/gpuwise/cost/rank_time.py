@@ -125,7 +125,7 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
     if step.recorded is not None and cluster.devices > 1:
         exchange, waits = _on_streams(exchange, step.recorded, cluster, kernel_s=times.device_s, parameters=parameters)
     else:
-        exchange = _beside_launches(exchange, waiting_s=alone_s - busy_s)
+        exchange = beside_launches(exchange, waiting_s=alone_s - busy_s)
     return RankTime(step, times, phase_s, exchange, _send(communication, cluster, parameters), waits)
 
 
@@ -154,7 +154,7 @@ def _on_streams(
     return on_streams, added.waits
 
 
-def _beside_launches(exchange: CommunicationTime, *, waiting_s: float) -> CommunicationTime:
+def beside_launches(exchange: CommunicationTime, *, waiting_s: float) -> CommunicationTime:
     """What communication adds where the device waits so long for its host: collectives that micro-batches wait for are
     launched in turn with the kernels, and run in the meantime."""
     hidden_s = min(waiting_s, exchange.each_micro_batch_s)

@@ -1,0 +1,67 @@
+"""Forecasts of published Megatron runs, and the fit of what their host spends on a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.support.megatron_cases import MegatronCase
+from benchmarks.support.megatron_host import MegatronHost, beside_megatron_host, no_host
+from benchmarks.support.megatron_recordings import whole_step
+from benchmarks.support.megatron_step import megatron_ranks
+from gpuwise.cost import Forecast
+from gpuwise.cost.memory.device import memory_forecast
+from gpuwise.cost.parameters import parameters
+from gpuwise.cost.price import price_ranks
+from gpuwise.cost.rank_time import RankTime, rank_times
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.cluster import Cluster
+
+# Chosen by fit from its grid, on the steps of one machine whose model is not kept out (VIA-Research/vTrain).
+HOST = MegatronHost(forward_s=100e-6, backward_s=5e-6, collective_s=25e-6)
+_GRID = {"forward_s": (80e-6, 90e-6, 100e-6, 110e-6), "backward_s": (5e-6, 10e-6, 15e-6), "collective_s": (0.0, 25e-6, 50e-6)}
+
+
+@dataclass(frozen=True)
+class TimedCase:
+    """A case whose ranks are timed with a host that takes no time."""
+
+    case: MegatronCase
+    cluster: Cluster
+    ranks: tuple[RankTime, ...]
+
+    def step(self, host: MegatronHost) -> Forecast:
+        """The forecast of the slowest rank."""
+        times = [beside_megatron_host(rank, self.cluster, host=host, blocking=self.case.launches_block) for rank in self.ranks]
+        return price_ranks(times, self.cluster, strategy=self.case.strategy, replay=False)
+
+
+def timed(case: MegatronCase, cache: Path, catalog: Catalog) -> TimedCase:
+    """The case with the times of its ranks' kernels and collectives."""
+    whole, cluster = whole_step(case, cache), case.cluster(catalog)
+    ranks = megatron_ranks(whole, case.strategy, of_2022=case.of_2022, sharded_state=case.sharded_state)
+    times = rank_times(ranks, cluster, strategy=case.strategy, parameters=no_host(parameters()))
+    return TimedCase(case, cluster, times)
+
+
+def forecast(case: MegatronCase, cache: Path, catalog: Catalog) -> Forecast:
+    """The forecast of the slowest rank, with the memory of the one that needs most."""
+    one = timed(case, cache, catalog)
+    needs = [memory_forecast(rank.step.trace, one.cluster, parameters=parameters(), replay=False) for rank in one.ranks]
+    return replace(one.step(HOST), memory=max(needs, key=lambda need: need.device_bytes))
+
+
+def fit(cases: Iterable[MegatronCase], cache: Path, catalog: Catalog) -> list[tuple[MegatronHost, float]]:
+    """Each host of the grid with the mean error of these cases' steps, the best first."""
+    hosts = [MegatronHost(**dict(zip(_GRID, figures, strict=True))) for figures in product(*_GRID.values())]
+    errors = np.array(
+        [
+            [abs(one.step(host).step_time_s.value / one.case.seconds - 1) for host in hosts]
+            for one in (timed(case, cache, catalog) for case in cases)
+        ]
+    )
+    return sorted(zip(hosts, errors.mean(axis=0).tolist(), strict=True), key=lambda pair: pair[1])
