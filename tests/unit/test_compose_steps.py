@@ -13,6 +13,7 @@ from gpuwise.api.sources import source_of
 from gpuwise.cost.timeline.pipeline import PipelineStep, StageTime, finish_s
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware import load_catalog
+from gpuwise.plan.compose.memory import device_bytes
 from gpuwise.plan.compose.pipeline import pipeline_s
 from gpuwise.plan.compose.ranks import pipeline_ranks
 from gpuwise.plan.compose.shallow import shallow_step
@@ -68,7 +69,7 @@ def priced(request: pytest.FixtureRequest) -> tuple[BlockTable, StepPricer]:
 
 
 @pytest.mark.parametrize(("mesh", "settings"), MESHES, ids=str)
-def test_composed_steps_take_as_long_as_each_alone(
+def test_composed_steps_take_and_need_as_much_as_each_alone(
     priced: tuple[BlockTable, StepPricer], mesh: Mesh, settings: dict[str, object]
 ) -> None:
     table, pricer = priced
@@ -81,13 +82,14 @@ def test_composed_steps_take_as_long_as_each_alone(
     variants = VARIANTS if mesh.tp > 1 else VARIANTS[:2]
     strategy = table.techniques.but(mesh=mesh, parallelism=parallelism)
     steps = MeshSteps(table, cluster, strategy, variants, ranks, np.maximum(1, accumulation))
-    composed_s, checked = steps.step_s(), 0
+    composed_s, needed, checked = steps.step_s(), device_bytes(steps), 0
     for row, column, alone in strategies(steps):
         if accumulation[column] >= mesh.pp:
             forecast = pricer.forecast(alone, cluster, replay=False)
             # A lower bound of interleaved schedules, see pipeline_s; the others are the same sums.
             tolerance = 0.01 if parallelism.stages_per_rank > 1 else 0.001
             assert composed_s[row, column] == pytest.approx(forecast.step_time_s.value, rel=tolerance)
+            assert needed[row, column] == pytest.approx(forecast.memory.device_bytes, rel=0.005)
             checked += 1
     assert checked >= 2
 

@@ -37,13 +37,19 @@ def memory_forecast(
         expandable: also replay it with expandable segments, which doubles the time.
     """
     chip, capacity = cluster.chip, cluster.capacity_bytes
-    outside = _context_bytes(chip, parameters) + (parameters.communicator_bytes if cluster.devices > 1 else 0)
+    outside = outside_bytes(cluster, parameters)
     if family(chip) == "cpu":
         return _on_cpu(trace, capacity)
     if replay and family(chip) == "gpu":
         workspace = blas_workspace_bytes(trace, chip, parameters)
         return _replayed(trace, workspace, outside=outside, capacity=capacity, expandable=expandable)
     return _counted(trace, chip, parameters, outside=outside, capacity=capacity)
+
+
+def outside_bytes(cluster: Cluster, parameters: Parameters) -> int:
+    """Bytes outside the allocator on a device of a cluster: its context, and the buffers of communicators."""
+    communicators = parameters.communicator_bytes if cluster.devices > 1 else 0
+    return _context_bytes(cluster.chip, parameters) + communicators
 
 
 def blas_workspace_bytes(trace: Trace, chip: Chip, parameters: Parameters) -> int:

@@ -17,7 +17,7 @@ from gpuwise.trace.parallel.segments import segments_of
 from gpuwise.trace.parallel.tensor import tensor_parallel
 from gpuwise.trace.parallel.tensor_layers import SplitLayers, split_layers
 from gpuwise.trace.parallel.tensor_traffic import traffic
-from gpuwise.trace.tables import PHASES, Operations
+from gpuwise.trace.tables import PHASES
 from gpuwise.trace.trace import Trace
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")  # along tp
@@ -100,7 +100,7 @@ def priced_parts(
     low: Composed, high: Composed, micro_batches: Sequence[int], *, chip: Chip, parameters: Parameters
 ) -> PricedParts:
     """The seconds of each part. low, high: the parts at two micro-batches, between which counts are linear."""
-    sequence, count = low.trace.sequence, len(micro_batches)
+    sequence = low.trace.sequence
     cell = cells_of(low)
     inside = cell >= 0
 
@@ -109,11 +109,13 @@ def priced_parts(
 
     kernels = by_cell(low.trace.operations.column("kernels")[sequence.operation].astype(np.float64))
     calls = by_cell(np.ones(len(sequence)))
-    values = np.stack([between(low, high, size, lambda one: one.trace.operations.values) for size in micro_batches])
-    stacked = _stacked(low.trace.operations, np.rint(values).astype(np.int64))
-    times = kernel_times(replace(low.trace, operations=stacked), chip, parameters)
-    each_s = times.device_s.reshape(count, -1)
-    return PricedParts(np.stack([by_cell(row[sequence.operation]) for row in each_s]), calls, kernels)
+    device_s = []
+    for size in micro_batches:
+        values = np.rint(between(low, high, size, lambda one: one.trace.operations.values)).astype(np.int64)
+        header = replace(low.trace.header, sizes={**low.trace.header.sizes, "micro_batch": size})
+        trace = replace(low.trace, header=header, operations=replace(low.trace.operations, values=values))
+        device_s.append(by_cell(kernel_times(trace, chip, parameters).device_s[sequence.operation]))
+    return PricedParts(np.stack(device_s), calls, kernels)
 
 
 def cells_of(one: Composed) -> np.ndarray:
@@ -132,15 +134,3 @@ def between(low: Composed, high: Composed, micro_batch: int, of: Callable[[Compo
     share = (micro_batch - low.micro_batch) / (high.micro_batch - low.micro_batch)
     result: np.ndarray = first + share * (of(high) - first)
     return result
-
-
-def _stacked(operations: Operations, values: np.ndarray) -> Operations:
-    """The operations at several micro-batches, one after the other. values: shape (micro-batches, operations, columns)."""
-    count = len(values)
-    return Operations(
-        name=operations.name * count,
-        kind=np.tile(operations.kind, count),
-        dtype=operations.dtype * count,
-        values=values.reshape(-1, values.shape[-1]),
-        group=np.tile(operations.group, count),
-    )

@@ -13,6 +13,7 @@ from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.compose.holdings import Holdings, UpdateCost, holdings, update_cost
+from gpuwise.plan.compose.lives import Lives, lives
 from gpuwise.plan.compose.parts import Composed, PricedParts, between, composed, priced_parts
 from gpuwise.plan.compose.variant import BlockVariant
 from gpuwise.plan.pricing.traces import StepTraces
@@ -75,6 +76,7 @@ class BlockTable:
         self.parameters = parameters or shipped_parameters()
         self.priced = 0  # points: a variant at one micro-batch and tensor-parallel degree
         self._variants: dict[tuple[int, bool, BlockVariant], VariantBlocks] = {}
+        self._lives: dict[tuple[int, bool, bool, BlockVariant], Lives] = {}
         self._holdings: dict[tuple[int, bool], tuple[Holdings, UpdateCost]] = {}
 
     @cached_property
@@ -94,6 +96,14 @@ class BlockTable:
             self._variants[key] = self._priced(variant, tp=tp, sharded=sharded)
             self.priced += len(self.micro_batches)
         return self._variants[key]
+
+    def lives(self, variant: BlockVariant, *, tp: int, sharded: bool, freed: bool) -> Lives:
+        """What lives in a variant's blocks. freed: as for gpuwise.plan.compose.lives.lives. Errors as for `blocks`."""
+        key = (tp, sharded, freed, variant)
+        if key not in self._lives:
+            blocks = self.blocks(variant, tp=tp, sharded=sharded)
+            self._lives[key] = lives(blocks.low, blocks.high, self.micro_batches.tolist(), freed=freed)
+        return self._lives[key]
 
     def holdings(self, *, tp: int, sharded: bool) -> tuple[Holdings, UpdateCost]:
         """What a rank holds, and the cost of its update. Errors as for `blocks`."""

@@ -127,7 +127,13 @@ class _Stage:
         inside = storages.died < length
         used = inside & self._positions[np.minimum(storages.died, length - 1)]
         in_update = self._segments[np.minimum(storages.died, length - 1)] == UPDATE
-        mask: np.ndarray = elsewhere & used & ~in_update & (storages.category != _INPUT)
+        mask: np.ndarray = elsewhere & used & ~in_update & (storages.category != _INPUT) & ~self._casts()
+        return mask
+
+    def _casts(self) -> np.ndarray:
+        """Storages of casts. Autocast keeps those of weights to the end of forward, where another rank's stage may be."""
+        casts = np.array([name.startswith("aten._to_copy") for name in self._trace.operations.name])
+        mask: np.ndarray = casts[self._trace.sequence.operation[np.maximum(self._trace.storages.born, 0)]]
         return mask
 
     def _summed(self, received: np.ndarray) -> np.ndarray:
@@ -146,6 +152,7 @@ class _Stage:
         born = np.maximum(storages.born, 0)
         sent = (storages.born >= 0) & self._positions[born] & (storages.died < length) & ~self._positions[died]
         sent &= self._trace.sequence.phase[born] == FORWARD
+        sent &= ~self._casts()
         micro_step = self._trace.sequence.micro_step
         backward = self._positions & np.isin(self._trace.sequence.phase, _BACKWARD)
         ends = storages.died.copy()

@@ -1,0 +1,176 @@
+"""What the tensors of a few blocks hold where each of their sections runs, from which any number of blocks follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from gpuwise.plan.compose.parts import MICRO_STEPS, Composed, between
+from gpuwise.plan.compose.shallow import SECTIONS
+from gpuwise.trace.memory import rounded
+from gpuwise.trace.parallel.blocks import full_gradients
+from gpuwise.trace.parallel.segments import UPDATE, segments_of
+from gpuwise.trace.tables import CATEGORIES, PHASES
+
+PASSES = 2  # forward, and backward with what it computes again
+_FORWARD, _UPDATE = PHASES.index("forward"), PHASES.index("optimizer")
+_LASTING = [CATEGORIES.index(name) for name in ("parameter", "optimizer_state", "input")]
+_GRADIENT, _INPUT = CATEGORIES.index("gradient"), CATEGORIES.index("input")
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Bytes of a tensor-parallel rank's sections at many micro-batches. The first axis are micro-batches.
+
+    Attributes:
+        saved: kept from a section's forward to its backward. Shape (micro-batches, sections).
+        kept: kept to the end of forward. Shape (micro-batches, sections).
+        gradients: of parameters. Shape (sections,).
+        peaks: the most at any moment of a section's pass: of its own tensors; at index 1 of the last axis but two with what is
+            passed to it by the section before it, of the last but one by the one behind it, of the last with its own gradients.
+            Shape (micro-batches, sections, passes, micro-steps, 2, 2, 2).
+        inputs: of the batch. Shape (micro-batches,).
+        received_forward, received_backward: what a stage receives in a micro-batch. Shape (micro-batches,).
+    """
+
+    saved: np.ndarray
+    kept: np.ndarray
+    gradients: np.ndarray
+    peaks: np.ndarray
+    inputs: np.ndarray
+    received_forward: np.ndarray
+    received_backward: np.ndarray
+
+
+def lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed: bool) -> Lives:
+    """What lives in the steps between two micro-batches.
+
+    Arguments:
+        freed: whether gradients leave at the end of a block's backward, as under fully_shard without a pipeline.
+    """
+    sizes = list(micro_batches)
+    own_gradients = np.stack([between(low, high, size, lambda one: _gradient_curves(one, freed=freed)) for size in sizes])
+    curves = np.stack([between(low, high, size, lambda one: _curves(one, freed=freed)) for size in sizes])
+    saved = np.stack([between(low, high, size, _saved) for size in sizes])
+    received = np.array([between(low, high, size, _received) for size in sizes])
+    inputs = np.array([between(low, high, size, _inputs) for size in sizes])
+    sequence, segments, segment_of = low.trace.sequence, segments_of(low.trace) + 1, _segments_of_sections(low)
+    ends = np.flatnonzero((sequence.phase == _FORWARD) & (sequence.micro_step == 0) & (segments == segments.max()))
+    kept = curves[..., ends[0]]
+    peaks = np.zeros((len(sizes), len(SECTIONS), PASSES, MICRO_STEPS, 2, 2, 2))
+    for section, segment in segment_of.items():
+        for turn, micro_step in product(range(PASSES), range(MICRO_STEPS)):
+            at = (segments == segment) & ((sequence.phase != _FORWARD) == turn) & (sequence.micro_step == micro_step)
+            if not at.any():
+                continue
+            here = curves[..., at]
+            of_before = (saved if turn else kept)[:, :segment].sum(axis=1)
+            before = here[:, :segment].sum(axis=1) - of_before[:, None]
+            parts = before, here[:, segment + 1 :].sum(axis=1) * turn, own_gradients[:, segment][..., at]
+            for first, second, third in product((0, 1), repeat=3):
+                most = here[:, segment] + first * parts[0] + second * parts[1] + third * parts[2]
+                peaks[:, section, turn, micro_step, first, second, third] = most.max(axis=1)
+    order = [segment_of.get(section, 0) for section in range(len(SECTIONS))]
+    there = np.array([section in segment_of for section in range(len(SECTIONS))])
+    gradients = _by_home(low, low.trace.storages.category == _GRADIENT)
+    return Lives(
+        saved[:, order] * there, kept[:, order] * there, gradients[order] * there, peaks, inputs, received[:, 1], received[:, 0]
+    )
+
+
+def _segments_of_sections(one: Composed) -> dict[int, int]:
+    """The number of the segment that stands for each section, counted from 0."""
+    sections, segments = one.shallow.sections(one.trace), segments_of(one.trace) + 1
+    return {section: int(segments[sections == section][0]) for section in range(len(SECTIONS)) if (sections == section).any()}
+
+
+def _homes(one: Composed) -> np.ndarray:
+    """The segment that makes each storage, counted from 0. Shape (storages,)."""
+    homes: np.ndarray = segments_of(one.trace)[np.maximum(one.trace.storages.born, 0)] + 1
+    return homes
+
+
+def _curves(one: Composed, *, freed: bool) -> np.ndarray:
+    """Live bytes that each segment has made, at each position; gradients are left out. Shape (segments, positions).
+
+    freed: whether the full gradients of every micro-batch are.
+    """
+    trace, storages, home = one.trace, one.trace.storages, _homes(one)
+    rows = (storages.born >= 0) & ~np.isin(storages.category, [*_LASTING, _GRADIENT]) & (home >= 0)
+    if freed:
+        rows[full_gradients(trace, 1)] = False
+    alive = _alive(one, np.flatnonzero(rows), storages.died[rows])
+    inside = np.flatnonzero(trace.sequence.phase != _UPDATE)
+    workspace = rounded(trace.operations.column("workspace_bytes"))[trace.sequence.operation[inside]]
+    alive[segments_of(trace)[inside] + 1, inside] += workspace
+    return alive
+
+
+def _gradient_curves(one: Composed, *, freed: bool) -> np.ndarray:
+    """The same of gradients: of the first micro-batch, where they stay, or of each to the end of its segment's backward."""
+    trace, storages, length = one.trace, one.trace.storages, len(one.trace.sequence)
+    if not freed:
+        rows = np.flatnonzero((storages.category == _GRADIENT) & (storages.born >= 0))
+        return _alive(one, rows, np.full(len(rows), length - 1))
+    segments, alive = segments_of(trace), np.zeros((len(trace.header.blocks) + 2, length))
+    for micro_step in range(MICRO_STEPS):
+        rows = full_gradients(trace, micro_step)
+        backward = (trace.sequence.phase != _FORWARD) & (trace.sequence.micro_step == micro_step)
+        last = {segment: np.flatnonzero(backward & (segments == segment))[-1:] for segment in np.unique(segments).tolist()}
+        ends = [int(last[segment][0]) if len(last[segment]) else length - 1 for segment in (_homes(one)[rows] - 1).tolist()]
+        alive += _alive(one, rows, np.maximum(ends, storages.born[rows]))
+    return alive
+
+
+def _alive(one: Composed, rows: np.ndarray, died: np.ndarray) -> np.ndarray:
+    """Bytes of some storages by the segment that made them, at each position. Shape (segments, positions)."""
+    length, storages = len(one.trace.sequence), one.trace.storages
+    delta = np.zeros((len(one.trace.header.blocks) + 2, length + 2))
+    size, home = rounded(storages.size_bytes[rows]), _homes(one)[rows]
+    np.add.at(delta, (home, storages.born[rows]), size)
+    np.add.at(delta, (home, np.minimum(died, length) + 1), -size)
+    alive: np.ndarray = np.cumsum(delta, axis=1)[:, :length]
+    return alive
+
+
+def _by_home(one: Composed, rows: np.ndarray) -> np.ndarray:
+    size = rounded(one.trace.storages.size_bytes[rows]).astype(np.float64)
+    return np.bincount(_homes(one)[rows], weights=size, minlength=len(one.trace.header.blocks) + 2)
+
+
+def _saved(one: Composed) -> np.ndarray:
+    """Bytes that each segment keeps for backward. Shape (segments,)."""
+    trace, storages = one.trace, one.trace.storages
+    born, died = np.maximum(storages.born, 0), np.minimum(storages.died, len(trace.sequence) - 1)
+    phase, micro_step = trace.sequence.phase, trace.sequence.micro_step
+    rows = (storages.born >= 0) & (phase[born] == _FORWARD) & (micro_step[born] == 0) & (storages.died < len(trace.sequence))
+    rows &= (phase[died] != _FORWARD) & (phase[died] != _UPDATE) & ~np.isin(storages.category, _LASTING)
+    return _by_home(one, rows)
+
+
+def _inputs(one: Composed) -> np.ndarray:
+    """Bytes of the batches that are there at once."""
+    trace, storages = one.trace, one.trace.storages
+    micro_step = trace.sequence.micro_step[np.maximum(storages.born, 0)]
+    rows = (storages.category == _INPUT) & ((storages.born < 0) | (micro_step == 0))
+    return np.asarray(float(rounded(storages.size_bytes[rows]).sum()))
+
+
+def _received(one: Composed) -> np.ndarray:
+    """Bytes that a stage receives in a micro-batch: gradients of the stage behind it, and activations of the one before it.
+
+    Between the first block and the second, before tensor parallelism divides them (see gpuwise.trace.parallel.stage).
+    """
+    trace, storages = one.shallow.trace, one.shallow.trace.storages
+    segments, last = segments_of(trace), len(trace.sequence) - 1
+    born, died = segments[np.maximum(storages.born, 0)], segments[np.minimum(storages.died, last)]
+    first = (storages.born >= 0) & (storages.died <= last) & (trace.sequence.micro_step[np.maximum(storages.born, 0)] == 0)
+    casts = np.array([name.startswith("aten._to_copy") for name in trace.operations.name])  # of weights: nobody sends them
+    first &= ~casts[trace.sequence.operation[np.maximum(storages.born, 0)]]
+    first &= ~np.isin(storages.category, _LASTING) & (died != UPDATE)
+    back = first & (born >= 1) & (born < len(trace.header.blocks)) & (died <= 0)
+    onward = first & (born <= 0) & (died >= 1)
+    return np.array([float(storages.size_bytes[rows].sum()) for rows in (back, onward)])
