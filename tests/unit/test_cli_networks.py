@@ -44,6 +44,7 @@ def test_a_rate_that_the_catalog_lacks_is_priced_as_its_technology():
     for network, technology in (
         ("15 Gbit Ethernet", "ethernet"),
         ("200 Gbit RoCE", "roce"),
+        ("500 Gbit Ethernet", "roce"),  # as 400 Gbit Ethernet is
         ("250 Gbit InfiniBand", "infiniband"),
     ):
         note = kinds(forecast("--on", "h100-sxm:8x2", "--network", network))["network-not-in-catalog"]

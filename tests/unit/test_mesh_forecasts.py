@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from test_plan_synthetic import synthetic_trace
@@ -58,6 +61,20 @@ def test_a_model_of_405_billion_parameters_on_16384_devices() -> None:
 
 
 @pytest.mark.parametrize("micro_batches", [512, 10_000_000])
+def test_a_forecast_of_16384_devices_loads_no_pytorch() -> None:
+    """Which would take longer to import than the forecast does."""
+    program = (
+        "import sys, gpuwise\n"
+        "gpuwise.forecast('llama3-405b', on='h100-sxm:8x2048', mesh='dp_shard=128,tp=8,pp=16', recompute='full')\n"
+        "gpuwise.step_timeline('llama3-8b', on='h100-sxm:8x64', mesh='dp_shard=64,tp=8', recompute='full')\n"
+        "gpuwise.scale('llama3-8b', on='h100-sxm:8x64', recompute='full')\n"
+        "heavy = {'torch', 'pandas', 'scipy', 'matplotlib', 'transformers'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("mesh", ["dp_shard=128,tp=8,pp=16", "dp_shard=16384"])
 def test_a_step_of_a_cluster_counts_more_operations_than_64_bits_hold(mesh: str, micro_batches: int) -> None:
     """6 operations a parameter and token, and attention's; each rank's share alone passes 2^63."""

@@ -77,12 +77,38 @@ def test_tensor_parallelism_over_ethernet_is_warned_of_with_its_cost_and_the_mes
             ("dp=8 inside the machine (PCIe", "--compress-gradients"),
         ),
         ("gpt2", {"on": "rtx-4090:8", "mesh": "dp_shard=8", "micro_batch": 1}, ("dp_shard=8 inside", "--micro-batch")),
+        (
+            "llama3-8b",
+            {"on": "h100-sxm:8x2", "mesh": "cp=16", "network": "eth-100", "recompute": "full"},
+            ("for shards over cp=16 between machines (100GbE) alone",),
+        ),
     ],
 )
 def test_the_sentence_names_the_axis_that_costs_most(job: str, settings_: dict, words: tuple[str, ...]):
     why = gpuwise.forecast(job, **settings_).why
     assert why.startswith("communication bounds")
     assert all(word in why for word in words)
+
+
+@pytest.mark.parametrize(
+    ("job", "on", "mesh", "kept_inside"),
+    [
+        ("llama3-8b", "h100-sxm:8x2", "cp=16", "dp_shard=2,cp=8"),
+        ("llama3-8b", "h100-sxm:8x2", "tp=2,cp=8", "dp_shard=2,tp=2,cp=4"),
+        ("mixtral-8x7b", "h100-sxm:2x8", "dp_shard=16,ep=8", "dp_shard=16,ep=2"),
+    ],
+)
+def test_context_and_expert_parallelism_over_ethernet_are_warned_of_with_their_cost(
+    job: str, on: str, mesh: str, kept_inside: str
+):
+    forecast = gpuwise.forecast(job, on=on, mesh=mesh, network="100 Gbit Ethernet", recompute="full")
+    (note,) = [note for note in forecast.warning_notes if note.kind == "model-parallel-across-machines"]
+    axis = note.figures["axis"]
+    assert note.figures["cost_s"] == pytest.approx(forecast.breakdown[f"communication_{axis}"])
+    assert note.figures["mesh"] == kept_inside
+    inside = gpuwise.forecast(job, on=on, mesh=kept_inside, network="100 Gbit Ethernet", recompute="full")
+    assert inside.breakdown[f"communication_{axis}"] < forecast.breakdown[f"communication_{axis}"] / 3
+    assert "model-parallel-across-machines" not in {note.kind for note in inside.warning_notes}
 
 
 def test_the_pipeline_is_named_where_its_idle_time_costs_most_of_the_mesh():

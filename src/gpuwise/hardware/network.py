@@ -135,7 +135,11 @@ def _by_rate(text: str, body: str, links: Sequence[Link], *, count: int, serves:
     if exact:
         return exact[0], ()
     likely = "roce" if serves == "device" else network_technology(count * rate)
+    slower = [link for link in ports if (link.per_direction_bytes_per_s or 0.0) <= rate]
+    fastest = max(slower, key=lambda link: link.per_direction_bytes_per_s or 0.0, default=None)
     technology = technologies[0] if technologies else likely
+    if fastest is not None:
+        technology = fastest.technology  # Ethernet beyond what the catalog has for RoCE is RoCE, too
     first = [link for link in links if link.technology == technology and link.latency_s is not None]
     nearest_link = min(first, key=lambda link: abs((link.per_direction_bytes_per_s or 0.0) - rate), default=None)
     name = f"{rate * 8 / 1e9:,.6g} Gbit/s {_technology_name(spoken)}"

@@ -42,7 +42,8 @@ def costliest_axis(by_axis: Mapping[str, float], strategy: Strategy, cluster: Cl
     axis = max(by_axis, key=lambda name: by_axis[name], default="")
     if not axis or not by_axis[axis] or strategy.mesh.devices != cluster.devices:
         return None
-    words = f"{_degrees(axis, strategy.mesh)} {_over(axis, strategy.mesh, cluster)}"
+    shards = "shards over " if axis.startswith("dp_shard+") else ""
+    words = f"{shards}{_degrees(axis, strategy.mesh)} {_over(axis, strategy.mesh, cluster)}"
     return AxisCost(axis, by_axis[axis] / step_s, words, _remedy(axis, strategy, cluster))
 
 
@@ -90,8 +91,9 @@ def inside_machines(mesh: Mesh, devices_per_machine: int) -> Mesh:
 
 
 def _degrees(axis: str, mesh: Mesh) -> str:
-    names = [name.partition("/")[0] for name in axis.split("+")]
-    return ",".join(f"{'dp' if name == 'dp_replicate' else name}={getattr(mesh, name)}" for name in dict.fromkeys(names))
+    names = dict.fromkeys(name.partition("/")[0] for name in axis.split("+"))
+    several = [name for name in names if getattr(mesh, name) > 1] or names
+    return ",".join(f"{'dp' if name == 'dp_replicate' else name}={getattr(mesh, name)}" for name in several)
 
 
 def _over(axis: str, mesh: Mesh, cluster: Cluster) -> str:
