@@ -1,1 +1,1 @@
-"""Steps of thousands of strategies at once: blocks of a model are priced once, and composed to steps as arrays."""
+"""The search over parallel strategies: blocks are priced once, steps composed as arrays, finalists forecast alone."""

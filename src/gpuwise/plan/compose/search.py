@@ -1,0 +1,152 @@
+"""The fastest strategies of a job on a cluster, of all layouts, variants and micro-batches: memory first, time of what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.hardware.cluster import Cluster
+from gpuwise.plan.compose.memory import device_bytes
+from gpuwise.plan.compose.ranks import PipelineRanks, pipeline_ranks
+from gpuwise.plan.compose.steps import MeshSteps
+from gpuwise.plan.compose.table import BlockTable
+from gpuwise.plan.compose.variant import BlockVariant
+from gpuwise.plan.pricing.step import HEADROOM
+from gpuwise.plan.space.layouts import Layouts, ModelLimits, accumulations, fills_pipeline, layouts
+from gpuwise.strategy import Strategy
+from gpuwise.trace.parallel.variant import is_sharded
+
+
+@dataclass(frozen=True)
+class ComposedPoint:
+    """One strategy of a search.
+
+    Attributes:
+        strategy: with its mesh and batch.
+        step_s: seconds of a step, composed.
+        device_bytes: memory of the device that needs most, composed.
+    """
+
+    strategy: Strategy
+    step_s: float
+    device_bytes: float
+
+
+@dataclass(frozen=True)
+class ComposedSearch:
+    """The result of a search.
+
+    Attributes:
+        points: legal strategies that were looked at.
+        fitting: how many of them fit.
+        best: the fastest that fit, the best first.
+        least_bytes: memory of the one that needs least; None where nothing is legal.
+    """
+
+    points: int
+    fitting: int
+    best: tuple[ComposedPoint, ...]
+    least_bytes: float | None
+
+
+def limits_of(table: BlockTable, most_tensor: int) -> ModelLimits:
+    """The limits of a table's model. most_tensor: the highest degree of tensor parallelism, as of the devices of a machine."""
+    degrees = [1]
+    for tp in range(2, most_tensor + 1):
+        try:
+            table.blocks(BlockVariant(), tp=tp, sharded=False)
+        except (InputError, UnsupportedError):
+            continue
+        degrees.append(tp)
+    return ModelLimits(len(table.whole.header.blocks), tuple(degrees), table.whole.header.sizes.get("seq_len"))
+
+
+def variants_of(recomputes: Sequence[str], *, tp: int, seq_len: int | None) -> tuple[BlockVariant, ...]:
+    """The variants of blocks under a degree of tensor parallelism."""
+    sequence = (False, True) if tp > 1 and seq_len is not None and seq_len % tp == 0 else (False,)
+    loss = (False, True) if tp > 1 else (False,)
+    return tuple(BlockVariant(recompute, s, p) for recompute in recomputes for s in sequence for p in loss)
+
+
+def search(
+    table: BlockTable,
+    cluster: Cluster,
+    *,
+    global_batch: int,
+    recomputes: Sequence[str] = ("none", "full"),
+    keep: int = 10,
+    chosen: Layouts | None = None,
+) -> ComposedSearch:
+    """The strategies of a table's job that make a global batch on a cluster, the fastest first.
+
+    Arguments:
+        global_batch: samples of a step.
+        recomputes: those to try, of which the job has traces.
+        keep: how many of the fastest to return.
+        chosen: layouts to try; None tries all whose tensor parallelism stays within a machine.
+
+    Ties are broken by memory, then by the order of layouts, variants and micro-batches: the same search gives the same result.
+    """
+    limits = limits_of(table, cluster.devices_per_machine)
+    space = layouts(cluster.devices, limits) if chosen is None else chosen
+    capacity = np.inf if cluster.capacity_bytes is None else HEADROOM * cluster.capacity_bytes
+    points = fitting = 0
+    least_bytes: float | None = None
+    best: list[tuple[float, float, int, ComposedPoint]] = []
+    pipelines: dict[tuple[int, int], PipelineRanks] = {}
+    for row in range(len(space)):
+        mesh, parallelism = space.mesh(row), space.parallelism(row)
+        counts = accumulations(global_batch, data_parallel=mesh.data_parallel, micro_batches=table.micro_batches.tolist())
+        legal = fills_pipeline(counts, pp=mesh.pp, stages_per_rank=parallelism.stages_per_rank)
+        if not legal.any():
+            continue
+        key = mesh.pp, parallelism.stages_per_rank
+        if key not in pipelines:
+            pipelines[key] = pipeline_ranks(
+                table.whole, pp=mesh.pp, schedule=parallelism.pipeline_schedule, stages_per_rank=parallelism.stages_per_rank
+            )
+        strategy = table.techniques.but(mesh=mesh, parallelism=parallelism)
+        variants = variants_of(recomputes, tp=mesh.tp, seq_len=limits.seq_len)
+        steps = MeshSteps(table, cluster, strategy, variants, pipelines[key], np.maximum(1, counts))
+        needed = device_bytes(steps)
+        fits = legal & (needed <= capacity)
+        points += len(variants) * int(legal.sum())
+        fitting += int(fits.sum())
+        fewest = float(needed[:, legal].min())
+        least_bytes = fewest if least_bytes is None else min(least_bytes, fewest)
+        if not fits.any():
+            continue
+        seconds = np.where(fits, steps.step_s(), np.inf)
+        for cell in _lowest(seconds.ravel(), keep):
+            variant, column = divmod(cell, seconds.shape[1])
+            point = _point(steps, variant, column, seconds[variant, column], needed[variant, column])
+            best.append((point.step_s, point.device_bytes, len(best), point))
+        best = sorted(best)[:keep] if len(best) > 4 * keep else best
+    ranked = tuple(point for *_, point in sorted(best, key=lambda entry: entry[:2])[:keep])
+    return ComposedSearch(points, fitting, ranked, least_bytes)
+
+
+def _lowest(seconds: np.ndarray, keep: int) -> list[int]:
+    """The indices of the lowest finite numbers, ascending by number and index."""
+    chosen = np.arange(len(seconds)) if len(seconds) <= keep else np.argpartition(seconds, keep - 1)[:keep]
+    chosen = chosen[np.isfinite(seconds[chosen])]
+    order = np.lexsort((chosen, seconds[chosen]))
+    return [int(index) for index in chosen[order]]
+
+
+def _point(steps: MeshSteps, variant: int, column: int, seconds: float, needed: float) -> ComposedPoint:
+    settings = steps.variants[variant]
+    parallelism = replace(
+        steps.strategy.parallelism, sequence_parallel=settings.sequence_parallel, loss_parallel=settings.loss_parallel
+    )
+    strategy = steps.strategy.but(
+        recompute=settings.recompute,
+        micro_batch=int(steps.table.micro_batches[column]),
+        accumulation=int(steps.accumulation[column]),
+        parallelism=parallelism,
+    )
+    assert is_sharded(strategy) == steps.sharded
+    return ComposedPoint(strategy, float(seconds), float(needed))

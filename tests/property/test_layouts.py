@@ -1,0 +1,73 @@
+"""Laws of the space of layouts: arrays hold exactly what plain enumeration and the table of techniques allow."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.plan.space.layouts import ModelLimits, accumulations, fills_pipeline, layouts
+from gpuwise.strategy import Mesh, Parallelism, Strategy, check_techniques
+from gpuwise.strategy.parallelism import SHARDS
+from gpuwise.trace.parallel.pipeline import check_stages
+
+MICRO_BATCHES = (1, 2, 3, 4, 8)
+
+
+def plain(devices: int, limits: ModelLimits, global_batch: int, most_stages: int) -> set[Strategy]:
+    """All legal strategies, one after the other."""
+    strategies = set()
+    degrees = [degree for degree in range(1, devices + 1) if devices % degree == 0]
+    settings = product(degrees, degrees, degrees, degrees, range(1, most_stages + 1), SHARDS, MICRO_BATCHES)
+    for tp, pp, replicate, split, stages, shard, micro_batch in settings:
+        mesh = Mesh(tp=tp, pp=pp, dp_replicate=replicate, dp_shard=split)
+        repeated = (pp == 1 and stages > 1) or (split == 1 and shard != SHARDS[0])  # has no effect
+        if mesh.devices != devices or tp not in limits.tensor_degrees or repeated:
+            continue
+        accumulation, rest = divmod(global_batch, micro_batch * mesh.data_parallel)
+        if rest or not accumulation:
+            continue
+        schedule = "1f1b" if stages == 1 else "interleaved-1f1b"
+        parallelism = Parallelism(shard=shard, pipeline_schedule=schedule, stages_per_rank=stages)
+        strategy = Strategy(
+            "bf16", micro_batch=micro_batch, accumulation=accumulation, mesh=mesh, parallelism=parallelism, optimizer="adamw"
+        )
+        try:
+            check_techniques(strategy)
+            check_stages(strategy, limits.blocks)
+        except (InputError, UnsupportedError):
+            continue
+        strategies.add(strategy)
+    return strategies
+
+
+@pytest.mark.parametrize(
+    ("devices", "blocks", "degrees", "global_batch"),
+    [(1, 4, (1,), 6), (8, 4, (1, 2, 4, 8), 16), (12, 10, (1, 2, 3), 24), (16, 32, (1, 2, 4), 48), (6, 1, (1, 2), 12)],
+)
+def test_arrays_hold_what_plain_enumeration_allows(
+    devices: int, blocks: int, degrees: tuple[int, ...], global_batch: int
+) -> None:
+    limits = ModelLimits(blocks, degrees)
+    space = layouts(devices, limits, most_stages=4)
+    pruned = []
+    for row in range(len(space)):
+        mesh, parallelism = space.mesh(row), space.parallelism(row)
+        counts = accumulations(global_batch, data_parallel=mesh.data_parallel, micro_batches=MICRO_BATCHES)
+        legal = fills_pipeline(counts, pp=mesh.pp, stages_per_rank=parallelism.stages_per_rank)
+        for column in np.flatnonzero(legal).tolist():
+            strategy = Strategy(
+                "bf16",
+                micro_batch=MICRO_BATCHES[column],
+                accumulation=int(counts[column]),
+                mesh=mesh,
+                parallelism=parallelism,
+                optimizer="adamw",
+            )
+            assert strategy.global_batch == global_batch
+            assert mesh.devices == devices
+            pruned.append(strategy)
+    assert len(pruned) == len(set(pruned))
+    assert set(pruned) == plain(devices, limits, global_batch, 4)

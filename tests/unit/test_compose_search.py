@@ -1,0 +1,94 @@
+"""The search over composed strategies: its optimum, its laws, and its finalists."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpuwise.api.devices import device_of
+from gpuwise.api.sources import source_of
+from gpuwise.hardware import load_catalog
+from gpuwise.hardware.cluster import Cluster
+from gpuwise.plan.compose.search import ComposedSearch, limits_of, search
+from gpuwise.plan.compose.table import BlockTable
+from gpuwise.plan.compose.verify import verified
+from gpuwise.plan.pricing.step import HEADROOM, StepPricer
+from gpuwise.plan.space.layouts import layouts
+from gpuwise.strategy import Strategy
+
+BATCH = 32
+CLUSTER = device_of("h100-sxm:8x2", load_catalog()).cluster
+TRACES = source_of("llama2-7b").traces()
+
+
+def searched(cluster: Cluster = CLUSTER, *, keep: int = 6, most_stages: int = 2) -> ComposedSearch:
+    table = BlockTable(TRACES, cluster.chip, Strategy("amp-bf16", optimizer="adamw"), micro_batches=(1, 2, 4))
+    space = layouts(cluster.devices, limits_of(table, 4), most_stages=most_stages)
+    return search(table, cluster, global_batch=BATCH, keep=keep, chosen=space)
+
+
+@pytest.fixture(scope="module")
+def result() -> ComposedSearch:
+    return searched()
+
+
+def test_the_best_fit_and_make_the_global_batch(result: ComposedSearch) -> None:
+    assert 0 < result.fitting < result.points
+    assert CLUSTER.capacity_bytes is not None
+    for point in result.best:
+        assert point.strategy.global_batch == BATCH
+        assert point.strategy.mesh.devices == CLUSTER.devices
+        assert point.device_bytes <= HEADROOM * CLUSTER.capacity_bytes
+    seconds = [point.step_s for point in result.best]
+    assert seconds == sorted(seconds)
+
+
+def test_few_are_the_first_of_many(result: ComposedSearch) -> None:
+    assert searched(keep=2).best == result.best[:2]
+
+
+def test_more_memory_never_makes_the_optimum_worse(result: ComposedSearch) -> None:
+    assert CLUSTER.capacity_bytes is not None
+    optimum = np.inf
+    fitting = -1
+    for share in (0.3, 0.5, 1.0, 2.0):
+        other = searched(replace(CLUSTER, memory_bytes=int(share * CLUSTER.capacity_bytes)), keep=1)
+        assert other.points == result.points
+        assert other.fitting >= fitting
+        step_s = other.best[0].step_s if other.best else np.inf
+        assert step_s <= optimum
+        optimum, fitting = step_s, other.fitting
+
+
+def test_more_bandwidth_never_makes_the_optimum_worse(result: ComposedSearch) -> None:
+    between = CLUSTER.between
+    assert between is not None
+    rate = between.per_direction_bytes_per_s
+    assert rate
+    faster, slower = (
+        searched(
+            replace(CLUSTER, between=replace(between, id=f"times-{times}", per_direction_bytes_per_s=times * rate)), keep=1
+        )
+        for times in (4, 0.25)
+    )
+    assert faster.best[0].step_s <= result.best[0].step_s <= slower.best[0].step_s
+
+
+def test_nothing_fits_a_small_device() -> None:
+    other = searched(replace(CLUSTER, memory_bytes=2**30))
+    assert other.best == ()
+    assert other.fitting == 0
+    assert other.least_bytes is not None
+    assert other.least_bytes > 2**30
+
+
+def test_finalists_are_forecast_as_they_would_run(result: ComposedSearch) -> None:
+    finals = verified(result.best, StepPricer(TRACES), CLUSTER, replay=False)
+    assert len(finals.finalists) + len(finals.dropped) == len(result.best)
+    for finalist in finals.finalists:
+        assert finalist.forecast.strategy == finalist.point.strategy
+        assert abs(finalist.time_change) < 0.01
+        assert abs(finalist.memory_change) < 0.005
+    assert finals.finalists[0].forecast.step_time_s.value == min(f.forecast.step_time_s.value for f in finals.finalists)
