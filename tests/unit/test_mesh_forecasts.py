@@ -155,7 +155,7 @@ def test_schedules_leave_ranks_idle(schedule: str, stages: int, idle: float) -> 
     parallelism = Parallelism(pipeline_schedule=schedule, stages_per_rank=stages, shard="gradients")
     strategy = Strategy(mesh=Mesh(pp=4), accumulation=8, parallelism=parallelism)
     rank = rank_of(forward_s=8.0, backward_s=16.0, optimizer_s=2.0)
-    wait = pipeline_wait(rank, [rank], strategy)
+    wait = pipeline_wait([rank], strategy, CLUSTER)
     assert wait.idle_s == pytest.approx(3 * idle)
     assert wait.send_s == 0
 
@@ -166,7 +166,7 @@ def test_the_slowest_stage_sets_the_pace() -> None:
     strategy = Strategy(mesh=Mesh(pp=4), accumulation=64)
     fast = rank_of(forward_s=64 / 4, backward_s=64 * 3 / 4, micro_batches=64)
     slow = rank_of(forward_s=64 / 2, backward_s=64 * 3 / 2, micro_batches=64)
-    assert pipeline_wait(slow, [fast, fast, slow], strategy).idle_s == pytest.approx(3 / 4 + 3 * 3 / 4)
+    assert pipeline_wait([fast, fast, slow], strategy, CLUSTER).idle_s == pytest.approx(3 / 4 + 3 * 3 / 4)
 
 
 def test_sends_between_machines_lengthen_a_step() -> None:

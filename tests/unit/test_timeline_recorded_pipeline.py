@@ -43,7 +43,7 @@ def forecast_s(ranks: tuple[Trace, ...]) -> float:
     steps = [RankStep(str(number), *split_communication(trace), recorded=trace) for number, trace in enumerate(ranks)]
     strategy = ranks[0].header.strategy
     times: tuple[RankTime, ...] = rank_times(steps, CLUSTER, strategy=strategy, parameters=NO_SLOWDOWN)
-    wait = pipeline_wait(slowest(times), times, strategy)
+    wait = pipeline_wait(times, strategy, CLUSTER)
     return slowest(times).busy_s + wait.idle_s + wait.send_s
 
 

@@ -41,7 +41,8 @@ def ranks_on_cpu(chip: Chip, ranks: int, *, memory_bytes: int | None) -> Cluster
     link = gloo_link(chip, ranks)
     crowded = max(1.0, ranks / cores) if cores else 1.0
     inside = replace(link, latency_s=(link.latency_s or 0.0) + AROUND_A_CALL_S * crowded)
-    return Cluster(slice_of(chip, share), ranks, inside=inside, memory_bytes=of_each)
+    shared_cores = cores if 0 < cores < ranks else None
+    return Cluster(slice_of(chip, share), ranks, inside=inside, memory_bytes=of_each, shared_cores=shared_cores)
 
 
 def shared_cpu_note(chip: Chip, ranks: int) -> Note:

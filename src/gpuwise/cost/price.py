@@ -100,7 +100,8 @@ def price_ranks(
     rank = slowest(ranks)
     trace = rank.step.trace
     in_pipeline = strategy.mesh.pp > 1 and strategy.mode == "train"
-    wait = pipeline_wait(rank, ranks, strategy) if in_pipeline else PipelineWait()
+    wait = pipeline_wait(ranks, strategy, cluster) if in_pipeline else PipelineWait()
+    rank = rank.busy_for(wait.busy_share)
     times, alone_s, exchange = rank.times, rank.alone_s, with_sends(rank.exchange, rank.send, exposed_s=wait.send_s)
     readers = _readers(strategy, devices)
     batches = input_s(

@@ -69,6 +69,24 @@ class RankTime:
         """Seconds of all micro-batches, with the communication that each waits for."""
         return self.alone_s - self.phase_s["optimizer"] + self.exchange.each_micro_batch_s
 
+    def busy_for(self, share: float) -> RankTime:
+        """The rank where each of its seconds takes such a share of one."""
+        if share == 1:
+            return self
+        times, exchange = self.times, self.exchange
+        return replace(
+            self,
+            times=replace(times, device_s=share * times.device_s, floor_s=share * times.floor_s),
+            phase_s={phase: share * seconds for phase, seconds in self.phase_s.items()},
+            exchange=replace(
+                exchange,
+                total_s=share * exchange.total_s,
+                exposed_s=share * exchange.exposed_s,
+                each_micro_batch_s=share * exchange.each_micro_batch_s,
+                by_axis={axis: share * seconds for axis, seconds in exchange.by_axis.items()},
+            ),
+        )
+
 
 def rank_times(
     steps: Iterable[RankStep],

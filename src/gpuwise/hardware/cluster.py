@@ -21,6 +21,8 @@ class Cluster:
         between_serves: whose bandwidth `between` has: "machine" (default), all devices of one together, or "device".
         memory_bytes: what programs can use on one device where that is not the chip's own, as of a CPU, whose memory is
             its machine's; None (default) takes the chip's.
+        shared_cores: cores of the CPU that the devices are ranks of, where those are fewer: a rank that waits leaves its core
+            to the others. None (default): no device has what another leaves.
 
     Raises InputError for counts below 1, and for an unknown `between_serves`.
     """
@@ -32,6 +34,7 @@ class Cluster:
     between: Link | None = None
     between_serves: str = "machine"
     memory_bytes: int | None = None
+    shared_cores: int | None = None
 
     def __post_init__(self) -> None:
         if self.devices_per_machine < 1 or self.machines < 1:

@@ -46,6 +46,9 @@ class PipelineStep:
         stages: the time of each stage, in their order: ranks * parallelism.stages_per_rank.
         send_s: seconds in which one micro-batch goes from a rank to a neighbour; 0 by default.
         waits_s: seconds by which an action takes longer than its stage's others; none by default.
+        after_s: seconds of each rank after its last action; none by default.
+        at_once: ranks that can compute at the same time without taking longer than one alone, where ranks share the cores of a
+            CPU (see gpuwise.cost.timeline.shared_cores); None (default): all.
     """
 
     parallelism: Parallelism
@@ -54,6 +57,8 @@ class PipelineStep:
     stages: tuple[StageTime, ...]
     send_s: float = 0.0
     waits_s: Mapping[Action, float] = field(default_factory=dict)
+    after_s: tuple[float, ...] = ()
+    at_once: float | None = None
 
     def busy_s(self, rank: int) -> float:
         """Seconds that a rank computes."""
@@ -79,13 +84,14 @@ class Placed(NamedTuple):
 
 
 def finish_s(pipeline: PipelineStep) -> tuple[float, ...]:
-    """When each rank has done its last action, in seconds from the beginning of the step.
+    """When each rank is done, in seconds from the beginning of the step; ranks that share cores are for shared_cores.
 
     Long runs are not simulated whole. If `ranks` micro-batches more shift every action behind the first ones by the same
     time, the pipeline is in its steady state, and any further ones shift it by that again. Where that does not show, as where
     a slow stage's queue still grows, all micro-batches are simulated.
     """
     ranks, micro_batches = pipeline.ranks, pipeline.micro_batches
+    after_s = pipeline.after_s or (0.0,) * ranks
     for short in _SHORT if _repeats(pipeline) and not pipeline.waits_s else ():
         few = micro_batches % ranks + short * ranks
         if few + 2 * ranks > micro_batches:
@@ -94,8 +100,8 @@ def finish_s(pipeline: PipelineStep) -> tuple[float, ...]:
         shift_s = _shift(ends, later, skipped=_SKIPPED * ranks / few)
         if shift_s is not None:
             rounds = (micro_batches - few) // ranks
-            return tuple(mine[-1] + rounds * shift_s for mine in ends)
-    return tuple(ends[-1] for ends in _ends(pipeline, micro_batches))
+            return tuple(mine[-1] + rounds * shift_s + rest_s for mine, rest_s in zip(ends, after_s, strict=True))
+    return tuple(mine[-1] + rest_s for mine, rest_s in zip(_ends(pipeline, micro_batches), after_s, strict=True))
 
 
 def placed(pipeline: PipelineStep) -> tuple[tuple[Placed, ...], ...]:

@@ -16,8 +16,7 @@ from gpuwise.cost.rank_time import RankTime, rank_times
 from gpuwise.cost.timeline.durations import durations
 from gpuwise.cost.timeline.micro_batches import COMPUTE
 from gpuwise.cost.timeline.orders import BACKWARD, FORWARD
-from gpuwise.cost.timeline.pipeline import placed
-from gpuwise.cost.timeline.stages import pipeline_step
+from gpuwise.cost.timeline.stages import pipeline_spans, pipeline_step
 from gpuwise.cost.timeline.streams import repeats, simulated
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.printed import Printed
@@ -96,7 +95,7 @@ def step_timeline(
     recorded = ranks[0].recorded
     if strategy.mesh.pp > 1 and strategy.mode == "train":
         each = rank_times(ranks, cluster, strategy=strategy, parameters=parameters)
-        lanes, remark = _ranks_of_pipeline(each, strategy), "the ranks of the pipeline"
+        lanes, remark = _ranks_of_pipeline(each, strategy, cluster), "the ranks of the pipeline"
     elif recorded is not None:
         lanes = _streams(recorded, ranks[0], cluster, parameters)
         remark = "the streams of one rank, as recorded"
@@ -137,19 +136,22 @@ def _one_after_the_other(rows: Sequence[tuple[str, str, float]], *, start_s: flo
     return tuple(spans)
 
 
-def _ranks_of_pipeline(each: Sequence[RankTime], strategy: Strategy) -> tuple[TimelineLane, ...]:
+def _ranks_of_pipeline(each: Sequence[RankTime], strategy: Strategy, cluster: Cluster) -> tuple[TimelineLane, ...]:
     """The ranks of a pipeline: actions of its schedule, the communication that comes once a step, and the update."""
-    step, lanes = pipeline_step(each, strategy), []
+    step, lanes = pipeline_step(each, strategy, cluster), []
     last = step.ranks - 1
-    for rank, actions in enumerate(placed(step)):
+    for rank, (*actions, update) in enumerate(pipeline_spans(step)):
         of_rank = each[0] if rank == 0 else each[-1] if rank == last else each[len(each) // 2]
         spans = [
             TimelineSpan(f"{part} {number}, stage {stage}", FORWARD if part == FORWARD else BACKWARD, start_s, end_s)
             for (part, stage, number), start_s, end_s in actions
         ]
         once_s = of_rank.exchange.exposed_s - of_rank.exchange.each_micro_batch_s
+        after_s = once_s + of_rank.phase_s["optimizer"]
+        quicker = (update.end_s - update.start_s) / after_s if after_s else 1.0
         rows = [(COMMUNICATION, COMMUNICATION, once_s), ("optimizer", "optimizer", of_rank.phase_s["optimizer"])]
-        after = _one_after_the_other(rows, start_s=actions[-1].end_s)
+        rows = [(name, kind, quicker * seconds) for name, kind, seconds in rows]
+        after = _one_after_the_other(rows, start_s=update.start_s)
         lanes.append(TimelineLane(f"rank {rank}", (*spans, *after)))
     return tuple(lanes)
 
