@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from benchmarks.support.megatron_shape import GptShape
+from benchmarks.support.megatron_trainer import BIGSCIENCE_BF16, BIGSCIENCE_FP16, MEGATRON_2022, MEGATRON_DEEPSPEED, Trainer
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.strategy import Mesh, Parallelism, Strategy
@@ -28,6 +30,23 @@ _PAPER = (
     ("530B", (20480, 105, 128), (35, 3, 280, 1), (49.05, 37.83)),
     ("1T", (25600, 128, 160), (64, 1, 512, 1), (94.42, 71.49)),
 )
+# GB/s of a ring between machines of Jean Zay: an all-reduce of 4 GB on 4 x 8 A100 takes one of four Omni-Path ports of 100
+# Gbit/s and reaches a bus bandwidth of 40.5 Gbit/s (bigscience-workshop/bigscience,
+# experiments/bandwidth/all_reduce_bench-a100-n4.txt): 0.92 of what is a line rate here (cost/data/network.toml, infiniband).
+_JEAN_ZAY_RING, _JEAN_ZAY_PORTS = 40.5 / 8 / 0.92, 4
+# Hidden, layers of bigscience's models before and after "Rebalancing layers", as named above its tables (see
+# megatron_trainer), and of those with 182B parameters by the first line of the table.
+_BIGSCIENCE_FP16 = {"GPT 177B": (12288, 96), "GPT 181B": (14336, 72), "GPT 187B": (13824, 80), "GPT 196B": (13824, 84)}
+_BIGSCIENCE_BF16 = {
+    "GPT 176B": (14336, 70),
+    "GPT 178B": (13312, 82),
+    "GPT 184B": (12288, 100),
+    "GPT 203B": (13312, 94),
+}
+_TABLES_OF_182B = {
+    **dict.fromkeys((693, 748, 854), (13312, 84)),
+    **dict.fromkeys((702, 736, 828, 865, 879), (13824, 78)),
+}
 
 
 @dataclass(frozen=True)
@@ -42,8 +61,7 @@ class MegatronCase:
         network: GB/s of one machine to others, one direction.
         seconds: measured, a step.
         peak_bytes: measured memory of a device; None where it is not published.
-        of_2022, sharded_state: see megatron_ranks.
-        launches_block: CUDA_LAUNCH_BLOCKING was set.
+        trainer: what ran it.
     """
 
     group: str
@@ -53,9 +71,7 @@ class MegatronCase:
     network: float
     seconds: float
     peak_bytes: float | None = None
-    of_2022: bool = False
-    sharded_state: bool = False
-    launches_block: bool = False
+    trainer: Trainer = MEGATRON_DEEPSPEED
 
     @property
     def devices(self) -> int:
@@ -137,25 +153,26 @@ def _paper() -> Iterator[MegatronCase]:
                 "a100-80gb-sxm",
                 200.0,
                 seconds,
-                of_2022=True,
+                trainer=MEGATRON_2022,
             )
 
 
 def _bigscience(table: pd.DataFrame) -> Iterator[MegatronCase]:
-    """The 181B model of width 14,336 on Jean Zay: 64 heads where the row names no others, 250k words, ZeRO stage 1, four
-    Omni-Path ports of 100 Gbit/s a machine. Other sizes of that page stand for several widths each."""
-    table = table[table.subsets.astype(str).str.contains("bigscience") & (table.model == "GPT 181B")]
+    """Models on 384 GPUs of Jean Zay whose width the page names: 64 heads where the row names no others, 250k words. A
+    machine has as many groups of replicas as tensor-parallel ranks, each with its ring."""
+    table = table[table.subsets.astype(str).str.contains("bigscience") & (table.num_gpus == 384)]
     for row in table.itertuples():
-        degrees = {name: int(number) for name, number in re.findall(r"(dp|tp|pp|zs)(\d+)", row.parallelism)}
-        tp, pp, dp, micro_batch = degrees["tp"], degrees["pp"], degrees["dp"], int(row.batch_per_gpu)
+        found, degrees = _bigscience_model(row), dict(re.findall(r"(dp|tp|pp|zs)(\d+)", row.parallelism))
+        tp, pp, dp = (int(degrees[name]) for name in ("tp", "pp", "dp"))
+        micro_batch = int(row.batch_per_gpu)
         accumulation = round(row.global_batch / (dp * micro_batch))
-        if accumulation * dp * micro_batch != row.global_batch or degrees.get("zs", 1) == 0:
+        if found is None or accumulation * dp * micro_batch != row.global_batch or degrees.get("zs", "1") == "0":
             continue
+        (hidden, layers), trainer = found
         heads = re.search(r"NHEADS=(\d+)", row.notes)
-        memory = row.peak_mem_gb * 2**30 if row.peak_mem_gb > 0 else None
         yield MegatronCase(
             "bigscience",
-            GptShape(14_336, 72, int(heads.group(1)) if heads else 64, 2048, padded(250_000, 8)),
+            GptShape(hidden, layers, int(heads.group(1)) if heads else 64, 2048, padded(250_000, 8)),
             Strategy(
                 precision="bf16",
                 micro_batch=micro_batch,
@@ -165,9 +182,19 @@ def _bigscience(table: pd.DataFrame) -> Iterator[MegatronCase]:
                 parallelism=Parallelism(loss_parallel=True),
             ),
             "a100-80gb-sxm",
-            50.0,
+            _JEAN_ZAY_RING * min(_JEAN_ZAY_PORTS, tp),
             row.step_time_s,
-            peak_bytes=memory,
-            sharded_state=True,
-            launches_block=True,
+            peak_bytes=row.peak_mem_gb * 2**30 if row.peak_mem_gb > 0 else None,
+            trainer=trainer,
         )
+
+
+def _bigscience_model(row: Any) -> tuple[tuple[int, int], Trainer] | None:
+    """Width and depth, and the trainer; None where the page does not name them. Two models have 182B parameters: their tables
+    are told apart by the lines of the page."""
+    line = int(row.source_path.rpartition("#L")[2])
+    if row.model == "GPT 182B":
+        return (_TABLES_OF_182B[line], BIGSCIENCE_FP16) if line in _TABLES_OF_182B else None
+    if row.model in _BIGSCIENCE_BF16:
+        return _BIGSCIENCE_BF16[row.model], BIGSCIENCE_BF16
+    return (_BIGSCIENCE_FP16[row.model], BIGSCIENCE_FP16) if row.model in _BIGSCIENCE_FP16 else None

@@ -36,14 +36,17 @@ class TimedCase:
 
     def step(self, host: MegatronHost) -> Forecast:
         """The forecast of the slowest rank."""
-        times = [beside_megatron_host(rank, self.cluster, host=host, blocking=self.case.launches_block) for rank in self.ranks]
+        times = [
+            beside_megatron_host(rank, self.cluster, host=host, blocking=self.case.trainer.launches_block)
+            for rank in self.ranks
+        ]
         return price_ranks(times, self.cluster, strategy=self.case.strategy, replay=False)
 
 
 def timed(case: MegatronCase, cache: Path, catalog: Catalog) -> TimedCase:
     """The case with the times of its ranks' kernels and collectives."""
     whole, cluster = whole_step(case, cache), case.cluster(catalog)
-    ranks = megatron_ranks(whole, case.strategy, of_2022=case.of_2022, sharded_state=case.sharded_state)
+    ranks = megatron_ranks(whole, case.strategy, trainer=case.trainer)
     times = rank_times(ranks, cluster, strategy=case.strategy, parameters=no_host(parameters()))
     return TimedCase(case, cluster, times)
 

@@ -2,14 +2,13 @@
 
 As gpuwise composes its own ranks (gpuwise.trace.parallel.ranks), where Megatron-LM does otherwise:
 
-- stages have equally many blocks, whatever embedding and head cost;
+- stages have equally many blocks, whatever embedding and head cost, or count those as blocks;
 - the layer of queries, keys and values is laid out head by head;
 - replicas add up their gradients in half precision, once a step and after backward, also beside tensor parallelism;
 - the first and the last stage add up the gradient of the embedding they share;
 - Adam updates fp32 copies of the parameters: 18 bytes a parameter.
 
-Megatron-LM of 2022 sends a part of each activation from each tensor-parallel rank, and sums what layers split by columns send
-back while their weights' gradients are computed (--no-async-tensor-model-parallel-allreduce turns it off).
+What trainers do otherwise than each other is in megatron_trainer.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from math import prod
 
 import numpy as np
 
+from benchmarks.support.megatron_trainer import Trainer
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.trace.header import RankGroup
@@ -45,52 +45,58 @@ _UPDATE = (
     ("copy of parameters", 4, 2),
 )
 _STATE_BYTES = 16  # a parameter: its fp32 copy and gradient, and two moments
-_HALF = 2
+_HALF, _SINGLE = 2, 4
 
 
-def megatron_ranks(whole: Trace, strategy: Strategy, *, of_2022: bool, sharded_state: bool = False) -> tuple[RankStep, ...]:
+def megatron_ranks(whole: Trace, strategy: Strategy, *, trainer: Trainer) -> tuple[RankStep, ...]:
     """The steps of the ranks that differ.
 
     Arguments:
         whole: the step on one device, in 16 bits.
         strategy: its mesh has tp, pp and dp_replicate.
-        of_2022: whether it is Megatron-LM of 2022, not the one of 2021 that Megatron-DeepSpeed was made from.
-        sharded_state: whether replicas share the state and the update (ZeRO stage 1). Default False.
     """
     blocks, stages = len(whole.header.blocks), strategy.mesh.pp * strategy.parallelism.stages_per_rank
-    even = tuple(stage * blocks // stages for stage in range(stages))
-    whole.once(("stages", stages), lambda: even)  # in place of stages that take equally long
+    first = trainer.first_blocks(blocks, stages)
+    whole.once(("stages", stages), lambda: first)  # in place of stages that take equally long
     split = strategy.mesh.tp * strategy.mesh.pp > 1
     return tuple(
         RankStep(
             name,
-            *_composed(whole, strategy, rank, of_2022=of_2022, sharded_state=sharded_state),
+            *_composed(whole, strategy, rank, trainer=trainer),
             model_flops=whole.model_flops if split else None,
         )
         for rank, name in unequal_ranks(strategy).items()
     )
 
 
-def _composed(
-    trace: Trace, strategy: Strategy, rank: int, *, of_2022: bool, sharded_state: bool
-) -> tuple[Trace, Communication]:
+def _composed(trace: Trace, strategy: Strategy, rank: int, *, trainer: Trainer) -> tuple[Trace, Communication]:
     mesh, collectives, received_bytes = strategy.mesh, list[Collective](), 0
-    embedding_bytes = _HALF * prod(trace.header.gradient_shapes[0]) // mesh.tp  # the model's first parameter
+    element_bytes = _SINGLE if trainer.fp32_gradients else _HALF
+    embedding_bytes = element_bytes * prod(trace.header.gradient_shapes[0]) // mesh.tp  # the model's first parameter
     if mesh.pp > 1:
         trace, sends, received_bytes = stage_step(trace, strategy, rank)
-        collectives += [_scattered(send, mesh.tp) for send in sends] if of_2022 else sends
+        collectives += [_scattered(send, mesh.tp) for send in sends] if trainer.of_2022 else sends
     if mesh.tp > 1:
         trace, sums = tensor_parallel(trace, strategy, by_heads=True)
-        collectives += _overlapped(sums, strategy, len(trace.header.blocks)) if of_2022 else sums
+        collectives += _overlapped(sums, strategy, len(trace.header.blocks)) if trainer.of_2022 else sums
     if mesh.pp > 1:
         # Megatron-LM allocates what it receives for a micro-batch when that comes, PyTorch's schedules for all at the start.
         alive = received_bytes * in_flight(strategy, rank) / strategy.accumulation
         trace = with_in_flight(trace, strategy, rank, received_bytes=int(alive))
     elements = [prod(shape) for shape in trace.header.gradient_shapes]
-    shares = mesh.dp_replicate if sharded_state else 1
-    trace = with_megatron_update(trace, strategy, [-(-count // shares) for count in elements])
-    gradient_bytes = _HALF * sum(elements)
-    collectives.append(_in_update(group_along(mesh, "dp_replicate"), gradient_bytes))
+    shares = mesh.dp_replicate if trainer.sharded_state else 1
+    trace = with_megatron_update(
+        trace,
+        strategy,
+        [-(-count // shares) for count in elements],
+        fp32_gradients=sum(elements) if trainer.fp32_gradients else 0,
+    )
+    gradient_bytes = element_bytes * sum(elements)
+    replicas = group_along(mesh, "dp_replicate")
+    collectives.append(_in_update(replicas, gradient_bytes))
+    if trainer.fp32_gradients and trainer.sharded_state:
+        # DeepSpeed's BF16_Optimizer gathers what each replica has updated; ZeRO stage 1 sends no more than an all-reduce does.
+        collectives.append(Collective("all_gather", replicas, _HALF * sum(elements), 1, in_update=True))
     if mesh.pp > 1 and rank in (0, mesh.pp - 1):
         ends = group_along(mesh, "pp")
         # Ranks of a group are evenly spaced through a machine or machines; half a pipeline apart takes the same links.
@@ -121,13 +127,22 @@ def _in_update(group: RankGroup, size_bytes: int) -> Collective:
     return Collective("all_reduce", group, size_bytes, 1, in_update=True)
 
 
-def with_megatron_update(trace: Trace, strategy: Strategy, elements: list[int]) -> Trace:
+def with_megatron_update(trace: Trace, strategy: Strategy, elements: list[int], *, fp32_gradients: int = 0) -> Trace:
     """The step with an update of these tensors' fp32 copies, whose gradients stay in place.
 
     Arguments:
         elements: number of elements of each parameter that the rank updates.
+        fp32_gradients: elements of gradients that each micro-batch adds to copies in fp32; none by default. The time of all
+            micro-batches is counted with the update.
     """
     edit, update, total = Edit(trace), UpdateRows(), sum(elements)
+    if fp32_gradients:
+        added, tensors = strategy.accumulation * fp32_gradients, strategy.accumulation * len(elements)
+        values = OperationValues(
+            flops=added, bytes_read=(_HALF + _SINGLE) * added, bytes_written=_SINGLE * added, kernels=tensors
+        )
+        update.rows.append(OperationRow("add to gradients", _STREAMED, "float32", values))
+        edit.add(_SINGLE * fp32_gradients, "optimizer_state", 0, BEFORE, END)
     for name, read, written in _UPDATE:
         values = OperationValues(
             flops=total, bytes_read=read * total, bytes_written=written * total, kernels=launches_of_many(elements)

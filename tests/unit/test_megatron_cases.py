@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from benchmarks.support.megatron_cases import megatron_cases
 from benchmarks.support.megatron_kernels import with_megatron_kernels
 from benchmarks.support.megatron_model import Gpt, gpt_job
 from benchmarks.support.megatron_shape import GptShape
 from benchmarks.support.megatron_step import megatron_ranks
+from benchmarks.support.megatron_trainer import BIGSCIENCE_BF16, BIGSCIENCE_FP16, MEGATRON_2022, MEGATRON_DEEPSPEED
 from torch import nn
 
 from gpuwise.cost.calibration import calibration
@@ -76,7 +80,7 @@ def test_a_tensor_parallel_rank_runs_the_products_of_its_heads_and_features(reco
     batch = partial(next_token_batch, vocabulary=SHAPE.vocabulary, seq_len=SHAPE.seq_len)
     rank = record(Job(partial(one_rank, core_again, fused), batch, token_loss, optimizer="adamw"), recorded)
     strategy = recorded.but(mesh=Mesh(tp=TP), parallelism=Parallelism(loss_parallel=True))
-    (composed,) = megatron_ranks(record(job, recorded), strategy, of_2022=False)
+    (composed,) = megatron_ranks(record(job, recorded), strategy, trainer=MEGATRON_DEEPSPEED)
     assert products(composed.trace) == products(rank)
     if not fused:
         assert of_scores(composed.trace) == of_scores(rank)
@@ -94,7 +98,7 @@ def test_stages_and_states_add_up_to_the_model() -> None:
     recorded = Strategy(precision="bf16", micro_batch=2, accumulation=4, recompute="full")
     whole = with_megatron_kernels(record(gpt_job(SHAPE, core_again=False, fused=True), recorded), fused=True)
     whole = whole.with_accumulation(4)
-    first, last = megatron_ranks(whole, recorded.but(mesh=Mesh(pp=2, dp_replicate=2)), of_2022=True)
+    first, last = megatron_ranks(whole, recorded.but(mesh=Mesh(pp=2, dp_replicate=2)), trainer=MEGATRON_2022)
     assert [len(rank.trace.header.blocks) for rank in (first, last)] == [2, 2]
     state, parameter = CATEGORIES.index("optimizer_state"), CATEGORIES.index("parameter")
     hidden, embedding = SHAPE.hidden, SHAPE.vocabulary * SHAPE.hidden
@@ -114,7 +118,7 @@ def test_the_head_of_the_last_stage_is_divided_with_the_embedding_it_is_tied_to(
     recorded = Strategy(precision="bf16", micro_batch=2, accumulation=4, recompute="full")
     whole = record(gpt_job(SHAPE, core_again=False, fused=True), recorded).with_accumulation(4)
     strategy = recorded.but(mesh=Mesh(pp=2, tp=TP), parallelism=Parallelism(loss_parallel=True))
-    _, last = megatron_ranks(whole, strategy, of_2022=False)
+    _, last = megatron_ranks(whole, strategy, trainer=MEGATRON_DEEPSPEED)
     storages, hidden = last.trace.storages, SHAPE.hidden
     blocks = sum(p.numel() for block in one_rank(False).layers[SHAPE.layers // 2 :] for p in block.parameters())
     parameters = blocks + 2 * hidden + SHAPE.vocabulary // TP * hidden
@@ -138,7 +142,9 @@ def test_a_fused_sum_moves_the_bytes_of_its_inputs_its_output_and_its_mask() -> 
 def test_collectives_run_while_the_device_waits_for_its_host() -> None:
     recorded = Strategy(precision="bf16", micro_batch=2, recompute="full")
     strategy = recorded.but(mesh=Mesh(tp=TP), parallelism=Parallelism(loss_parallel=True))
-    (rank,) = megatron_ranks(record(gpt_job(SHAPE, core_again=False, fused=True), recorded), strategy, of_2022=False)
+    (rank,) = megatron_ranks(
+        record(gpt_job(SHAPE, core_again=False, fused=True), recorded), strategy, trainer=MEGATRON_DEEPSPEED
+    )
     chip = load_catalog().chip("a100-80gb-sxm")
     cluster = Cluster(chip, TP, inside=load_catalog().link(chip.link_id or ""))
     slow_host = replace(parameters(), host_operation_s=dict.fromkeys(PHASES, 1e-3))
@@ -148,3 +154,49 @@ def test_collectives_run_while_the_device_waits_for_its_host() -> None:
     assert times.busy_s == pytest.approx(calls * 1e-3 + kernels * slow_host.host_kernel_s)
     assert times.exchange.exposed_s == pytest.approx(0.0, abs=1e-12)
     assert times.exchange.total_s > 0
+
+
+def test_stages_are_cut_as_deepspeed_cuts_them() -> None:
+    """78 blocks on 12 stages left the last with one; with embedding and head as blocks, 82 are 84 equal parts
+    (chronicles-prequel.md, "Re-do" and "Rebalancing layers")."""
+    uneven, even = (trainer.first_blocks(blocks, 12) for trainer, blocks in ((BIGSCIENCE_FP16, 78), (BIGSCIENCE_BF16, 82)))
+    assert [*np.diff([*uneven, 78])] == [7] * 11 + [1]
+    assert [*np.diff([*even, 82])] == [6] + [7] * 10 + [6]
+    assert BIGSCIENCE_FP16.first_blocks(72, 6) == (0, 12, 24, 36, 48, 60)
+
+
+def test_gradients_in_fp32_take_four_bytes_more_and_are_summed_in_fp32() -> None:
+    recorded = Strategy(precision="bf16", micro_batch=2, accumulation=4, recompute="full")
+    whole = record(gpt_job(SHAPE, core_again=False, fused=True), recorded).with_accumulation(4)
+    strategy = recorded.but(mesh=Mesh(dp_replicate=2))
+    (half,), (single,) = (
+        megatron_ranks(whole, strategy, trainer=trainer)
+        for trainer in (BIGSCIENCE_FP16, replace(BIGSCIENCE_FP16, fp32_gradients=True))
+    )
+    count = sum(p.numel() for p in Gpt(SHAPE, core_again=False, fused=True).parameters())
+    sizes = [int(rank.trace.storages.size_bytes.sum()) for rank in (half, single)]
+    assert sizes[1] - sizes[0] == 4 * count
+    of_replicas = [[(c.operation, c.payload_bytes) for c in rank.communication.collectives] for rank in (half, single)]
+    assert of_replicas == [[("all_reduce", 2 * count)], [("all_reduce", 4 * count), ("all_gather", 2 * count)]]
+
+
+def test_models_of_as_many_parameters_are_told_apart_by_the_table_they_stand_in(tmp_path: Path) -> None:
+    row = {
+        "subsets": "bigscience",
+        "num_gpus": 384,
+        "parallelism": "dp8 tp8 pp6",
+        "batch_per_gpu": 4,
+        "global_batch": 2048,
+        "notes": "NHEADS=96",
+        "step_time_s": 100.0,
+        "peak_mem_gb": np.nan,
+    }
+    rows = [("GPT 182B", 736), ("GPT 182B", 748), ("GPT 178B", 926), ("GPT 200B", 474)]
+    (tmp_path / "published").mkdir()
+    table = pd.DataFrame([{**row, "model": model, "source_path": f"page#L{line}"} for model, line in rows])
+    table.to_csv(tmp_path / "published" / "end_to_end.csv")
+    pd.DataFrame({"system_source": []}).to_csv(tmp_path / "published" / "distributed.csv")
+    cases = [case for case in megatron_cases(tmp_path) if case.group == "bigscience"]
+    assert [case.shape.architecture for case in cases] == ["13824x78", "13312x84", "13312x82"]
+    assert [case.trainer.fp32_gradients for case in cases] == [False, False, True]
+    assert {case.shape.heads for case in cases} == {96}

@@ -8,6 +8,7 @@ from benchmarks.support.megatron_host import MegatronHost, beside_megatron_host,
 from benchmarks.support.megatron_model import gpt_job
 from benchmarks.support.megatron_shape import GptShape
 from benchmarks.support.megatron_step import megatron_ranks
+from benchmarks.support.megatron_trainer import MEGATRON_DEEPSPEED
 
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rank_time import RankTime, rank_times
@@ -40,7 +41,7 @@ def rank_and_cluster(mesh: Mesh) -> tuple[RankTime, Cluster]:
     recorded = Strategy(precision="bf16", micro_batch=2, accumulation=4, recompute="full")
     whole = record(gpt_job(SHAPE, core_again=False, fused=True), recorded).with_accumulation(4)
     strategy = recorded.but(mesh=mesh, parallelism=Parallelism(loss_parallel=mesh.tp > 1))
-    ranks = megatron_ranks(whole, strategy, of_2022=False)
+    ranks = megatron_ranks(whole, strategy, trainer=MEGATRON_DEEPSPEED)
     chip = load_catalog().chip("a100-80gb-sxm")
     cluster = Cluster(chip, mesh.devices, inside=load_catalog().link(chip.link_id or ""))
     return rank_times(ranks, cluster, strategy=strategy, parameters=no_host(parameters()))[0], cluster
