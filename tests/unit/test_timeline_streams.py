@@ -166,3 +166,19 @@ def test_launches_of_positions_sum_to_those_of_the_step(accumulation: int, compi
     launched_s = float((launch_s(trace, H100, parameters()) * trace.repeats).sum())
     assert launched_s > 0
     assert launched_s == pytest.approx(host_s(trace, H100, parameters()))
+
+
+@pytest.mark.parametrize("mesh", [Mesh(dp_shard=8), Mesh(dp_replicate=8)])
+def test_computation_hides_most_of_an_exchange_and_never_more_than_itself(mesh: Mesh) -> None:
+    """The exchange lasts longer than what it runs beside; computation is not slowed."""
+    config = LlamaConfig(vocabulary=4096, width=2048, layers=4, heads=16, kv_heads=16, hidden=5504)
+    job = language_job(lambda: Llama(config), vocabulary=4096, seq_len=2048)
+    strategy = Strategy(mesh=mesh, precision="bf16", micro_batch=4)
+    recorded = record(job, strategy)
+    step = RankStep("", *split_communication(recorded), recorded=recorded)
+    wire = replace(CLUSTER, inside=Link("inside", "a wire", "scale-up", allreduce_busbw_bytes_per_s=25e9))
+    figures = replace(parameters(), overlap_slowdown=0.0)
+    time = rank_time(step, wire, parameters=figures, calibration=calibration(H100))
+    beside_s = time.phase_s["backward"] + (time.phase_s["forward"] if mesh.dp_shard > 1 else 0.0)
+    assert time.exchange.total_s > beside_s
+    assert 0.6 * beside_s < time.exchange.total_s - time.exchange.exposed_s < beside_s

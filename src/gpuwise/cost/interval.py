@@ -20,7 +20,7 @@ from gpuwise.trace.trace import Trace
 # Kernels without a model are named if they take at least this share of the device's time.
 UNMODELLED = 0.02
 _NAMED = 5
-# What stays exposed of communication that computation hides as well as it can: assumed, as overlap_share of efficiency.toml is.
+# What stays exposed of communication that computation hides as well as it can: 1 - overlap_share of efficiency.toml.
 LEAST_EXPOSED = 0.2
 
 
