@@ -1,10 +1,11 @@
-"""Fits three figures to half of the published steps of MPT on eight GPUs of one machine (benchmarks/fit/split.py has the rule):
+"""Fits four figures to half of the published steps of MPT on eight GPUs of one machine (benchmarks/fit/split.py has the rule):
 
     python -m benchmarks.fit_several --reference FOLDER --cache FOLDER
 
-What bf16 products of an A100 keep up for minutes (sustained_bf16_products of cost/data/efficiency.toml), and factors on
-attention and cross entropy of llm-foundry in 2023 (FOUNDRY_KERNELS of benchmarks/support/published_several.py). Prints them
-with the errors of both halves; the figures are copied by hand.
+The share of the boost clock at which an A100 and an H100 compute products for minutes (power_watts_per_tensor_tflops of
+cost/data/efficiency.toml), and factors on attention and cross entropy of llm-foundry in 2023 (FOUNDRY_KERNELS of
+benchmarks/support/published_several.py). Prints them with the errors of both halves. The H100's and the factors are copied by
+hand; the A100's confirms that of another source.
 """
 
 from __future__ import annotations
@@ -21,29 +22,43 @@ from benchmarks.support.accuracy_several import is_fitted
 from benchmarks.support.published import cases
 from benchmarks.support.published_case import Case
 from gpuwise.cost.calibration import calibration
+from gpuwise.cost.clock import sustained_tensor_share
 from gpuwise.cost.kernels import kernel_times
-from gpuwise.cost.parameters import parameters
-from gpuwise.cost.rates import capability, sustained_tensor_share
+from gpuwise.cost.parameters import Parameters, parameters
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.types import Chip
+from gpuwise.trace import Trace
 
-SCALED = ("products", "attention", "loss")
-A100 = "8.0"
+CHIPS = {"a100": "a100-80gb-sxm", "h100": "h100-80gb-sxm"}
+PARTS = (*CHIPS, "attention", "loss", "others")
 
 
 def parts(case: Case, cache: Path, catalog: Catalog) -> np.ndarray:
-    """Seconds of products on an A100 at what its power keeps up, of attention, of the loss, and of all else."""
+    """Seconds of PARTS: products at boost clock by generation, attention, the loss, and all else."""
     chip, plain = catalog.chip(case.chip_id), replace(case, kernels=())
-    figures = replace(parameters(), sustained_bf16_products={})
     trace, _ = trace_of(plain, cache)
-    times = kernel_times(trace, chip, figures, calibration(chip))
-    seconds = dict.fromkeys((*SCALED, "others"), 0.0)
-    per_class = np.bincount(times.kernel_class, weights=trace.counts() * times.device_s, minlength=len(times.names))
-    for name, value in zip(times.names, per_class.tolist(), strict=True):
-        kind = {"gemm": "products" if capability(chip) == A100 else "others"}.get(name.split(".")[0], name.split(".")[0])
-        seconds[next((part for part in SCALED if kind.startswith(part)), "others")] += value
-    whole_s = forecast(plain, cache, catalog, figures).step_time_s.value
-    seconds["others"] += whole_s - sum(seconds.values())  # communication, and what the host takes
+    sustained = _by_class(trace, chip, parameters())
+    whole_s = forecast(plain, cache, catalog, parameters()).step_time_s.value
+    at_boost = _by_class(trace, chip, replace(parameters(), power_watts_per_tensor_tflops={}))
+    seconds = dict.fromkeys(PARTS, 0.0)
+    for name, value in at_boost.items():
+        if name.startswith("gemm"):
+            seconds[case.chip_id.partition("-")[0]] += value
+    for name, value in sustained.items():
+        part = next((part for part in ("attention", "loss") if name.startswith(part)), None)
+        if part:
+            seconds[part] += value
+    products_s = sum(value for name, value in sustained.items() if name.startswith("gemm"))
+    # The rest, communication and the host's time among it.
+    seconds["others"] = whole_s - products_s - seconds["attention"] - seconds["loss"]
     return np.array(list(seconds.values()))
+
+
+def _by_class(trace: Trace, chip: Chip, figures: Parameters) -> dict[str, float]:
+    """Seconds of the step by class of kernels."""
+    times = kernel_times(trace, chip, figures, calibration(chip))
+    per_class = np.bincount(times.kernel_class, weights=trace.counts() * times.device_s, minlength=len(times.names))
+    return dict(zip(times.names, per_class.tolist(), strict=True))
 
 
 def main() -> None:
@@ -59,9 +74,11 @@ def main() -> None:
     def errors(factors: np.ndarray) -> np.ndarray:
         return np.log(seconds @ np.append(factors, 1.0) / measured)
 
-    best = minimize(lambda factors: np.abs(errors(factors)[fitted]).sum(), np.ones(3), method="Nelder-Mead").x
-    share = sustained_tensor_share(catalog.chip("a100-80gb-sxm"), parameters()) / best[0]
-    print(f"sustained_bf16_products of the A100 {share:.3f}, attention {best[1]:.2f}, cross entropy {best[2]:.2f}")
+    best = minimize(lambda factors: np.abs(errors(factors)[fitted]).sum(), np.ones(4), method="Nelder-Mead").x
+    for (name, chip_id), factor in zip(CHIPS.items(), best, strict=False):
+        shipped = sustained_tensor_share(catalog.chip(chip_id), parameters())
+        print(f"{name}: products at {1 / factor:.3f} of the boost clock, shipped {shipped:.3f}")
+    print(f"attention {best[2]:.2f}, cross entropy {best[3]:.2f}")
     for name, half in (("fitted", fitted), ("unseen", ~fitted)):
         size = np.abs(np.expm1(errors(best)[half]))
         print(f"{name}: {half.sum()} rows, median error {np.median(size):.1%}, mean {size.mean():.1%}")

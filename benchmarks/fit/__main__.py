@@ -21,15 +21,27 @@ from benchmarks.fit.write_spreads import write_spreads
 from gpuwise.hardware.catalog import Catalog
 
 
+def _ids(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pieces", nargs="*", metavar="PIECE", help=f"of {', '.join(p.name for p in PIECES)}; all without any")
     parser.add_argument("--reference", type=Path, required=True, help="folder of the reference measurements")
     parser.add_argument("--cache", type=Path, required=True, help="recordings of models and errors of rows are kept here")
     parser.add_argument("--unseen", action="store_true", help="forecast every device without its own rows, too")
+    parser.add_argument(
+        "--chips",
+        default="",
+        help="ids, comma between: learn from language steps of these alone, and move only their own figures",
+    )
     parser.add_argument("--write", action="store_true", help="change the calibration files in place")
     options = parser.parse_args()
-    context, store = Context(options.reference, options.cache, Catalog()), Store.of_shipped() if options.pieces else Store()
+    context, store = (
+        Context(options.reference, options.cache, Catalog(), _ids(options.chips)),
+        Store.of_shipped() if options.pieces else Store(),
+    )
     fit_all(context, store, unseen=options.unseen, names=options.pieces)
     if options.write:
         store.write()

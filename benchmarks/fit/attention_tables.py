@@ -10,7 +10,7 @@ import pandas as pd
 from gpuwise.cost.kernels.shapes import Hardware, Shapes
 from gpuwise.cost.kernels.times import hardware_of
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.rates import sustained_peak, units_for
+from gpuwise.cost.rates import units_for
 from gpuwise.hardware.catalog import Catalog
 
 CHIPS = {
@@ -75,9 +75,7 @@ def hardware(frame: pd.DataFrame, catalog: Catalog, numerics: str) -> Hardware:
     for name in frame.chip.unique():
         chip = catalog.chip(name)
         units = units_for(chip, dtype=DTYPES[numerics], kind="attention", precision="bf16", parameters=parameters())
-        results[name] = hardware_of(
-            chip, parameters(), peak_flops_per_s=sustained_peak(chip, units, parameters(), for_minutes=False)
-        )
+        results[name] = hardware_of(chip, parameters(), units=units, for_minutes=False)
 
     def column(figure: str) -> np.ndarray:
         return frame.chip.map({name: float(getattr(one, figure)) for name, one in results.items()}).to_numpy(float)

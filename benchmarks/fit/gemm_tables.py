@@ -19,7 +19,7 @@ from benchmarks.fit.split import kept_out_shapes
 from gpuwise.cost.kernels.shapes import Hardware, Shapes
 from gpuwise.cost.kernels.times import hardware_of
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.rates import sustained_peak, units_for
+from gpuwise.cost.rates import units_for
 from gpuwise.hardware.catalog import Catalog
 
 ENGINE_CHIPS = {
@@ -83,6 +83,5 @@ def hardware_of_rows(chips: np.ndarray, catalog: Catalog, figure: str) -> Hardwa
     for name in names:
         chip = catalog.chip(str(name))
         units = units_for(chip, dtype=DTYPES[figure], kind="gemm", precision="fp32", parameters=parameters())
-        peak = sustained_peak(chip, units, parameters(), for_minutes=False)
-        results.append(hardware_of(chip, parameters(), peak_flops_per_s=peak))
+        results.append(hardware_of(chip, parameters(), units=units, for_minutes=False))
     return Hardware(**{field: np.array([float(getattr(h, field)) for h in results])[index] for field in vars(results[0])})

@@ -78,7 +78,7 @@ def spread_of_several(rows: pd.DataFrame) -> dict[str, Any]:
     """
     computes = (rows.level == "chip") & (rows.communication < MOSTLY_COMPUTING)
     setting = rows[computes & _first_half(rows)].assign(split="unseen models")
-    low, high = _interval(setting)
+    low, high = _interval(setting, few=_few(setting.model.nunique()))  # a handful of models: the next one is none of them
     kind = {"family": "gpu", "level": "chip", "mode": "train", "several": True}
     return {**kind, "low": low, "high": high, "rows": len(setting)}
 
@@ -109,23 +109,23 @@ def _inside(rows: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(low=low, high=high, inside=(ratio >= low) & (ratio <= high))
 
 
-def _few(devices: int) -> float:
-    """By how much an interval (log) is widened that so few devices set: devices differ more than models do, and the next one is
-    none of these. Student's prediction interval of one more draw, over the normal one's."""
+def _few(draws: int) -> float:
+    """By how much an interval (log) is widened that so few devices or models set: they differ more than their rows do, and the
+    next one is none of these. Student's prediction interval of one more draw, over the normal one's."""
     tail = (1 - COVERED) / 2
-    return float(t.ppf(1 - tail, max(devices - 1, 1)) * np.sqrt(1 + 1 / devices) / norm.ppf(1 - tail))
+    return float(t.ppf(1 - tail, max(draws - 1, 1)) * np.sqrt(1 + 1 / draws) / norm.ppf(1 - tail))
 
 
-def _interval(part: pd.DataFrame) -> tuple[float, float]:
+def _interval(part: pd.DataFrame, *, few: float = 1.0) -> tuple[float, float]:
     """The 5th and 95th weighted percentile of measured / forecast, with 1 inside. A model of a known device counts once,
-    however many ways it was measured in; so does a device that no fit saw."""
+    however many ways it was measured in; so does a device that no fit saw. few: by how much the interval (log) is widened."""
     once = np.where(part.split == "unseen device", part.device, part.device + " " + part.model)
     weight = 1 / pd.Series(once).map(pd.Series(once).value_counts()).to_numpy(float)
     errors = part.log_error.to_numpy()
     order = np.argsort(errors)
     share = (np.cumsum(weight[order]) - weight[order] / 2) / weight.sum()
     tail = (1 - COVERED) / 2
-    ends = np.interp([tail, 1 - tail], share, errors[order])
+    ends = few * np.interp([tail, 1 - tail], share, errors[order])
     if (part.level != "chip").all():
         ends = ends * _few(part.device.nunique())
     low, high = np.exp(ends)

@@ -87,18 +87,19 @@ def fit(context: Context, store: Store) -> pd.DataFrame:
     chip = rows.table.chip.astype(str)
     parts = parts_of(rows.table, store, context.catalog)
     out = np.isin(chip, sorted(store.without))
-    seen = rows.fits & ~rows.kept & ~out
-    scales = fit_scales(rows.table, parts, seen, context.catalog, wide=WIDE)
+    seen = rows.fits & ~rows.kept & ~out & (np.isin(chip, context.chips) if context.chips else True)
+    levels = ("chip",) if context.chips else LEVELS
+    scales = fit_scales(rows.table, parts, seen, context.catalog, wide=WIDE, levels=levels)
     errors = _errors(rows, parts, scales, context)
     split = np.where(out, "unseen device", np.where(rows.kept, "unseen models", np.where(seen, "fitted", "not fitted")))
     results = [_report(rows, split, errors, _levels(chip, chip[seen], context))[~rows.anchor]]
     if not store.without:  # models that are learned from, forecast by the others
         for model in sorted(set(rows.table.model[seen & ~rows.anchor])):
             own = rows.table.model == model
-            scales_without = fit_scales(rows.table, parts, seen & ~own, context.catalog, wide=WIDE)
+            scales_without = fit_scales(rows.table, parts, seen & ~own, context.catalog, wide=WIDE, levels=levels)
             errors = _errors(rows, parts, scales_without, context)
-            levels = _levels(chip, chip[seen & ~own], context)
-            results.append(_report(rows, np.full(len(own), "unseen models"), errors, levels)[own & rows.fits & ~rows.anchor])
+            known = _levels(chip, chip[seen & ~own], context)
+            results.append(_report(rows, np.full(len(own), "unseen models"), errors, known)[own & rows.fits & ~rows.anchor])
     put(scales, rows.table.parts, context, store, learned=set(chip[seen & ~rows.anchor]))
     return pd.concat(results, ignore_index=True)
 
@@ -134,7 +135,7 @@ def put(scales: Scales, keys: Iterable[str], context: Context, store: Store, *, 
     keys = sorted({like for key in keys for like in (key, key.replace(".bf16", ".fp16"), key.replace(".fp16", ".bf16"))})
     wanted = {(level, of) for level, of, _ in scales.log}
     new = []
-    for level, of in sorted({*store.files, *wanted}):
+    for level, of in sorted(wanted if context.chips else {*store.files, *wanted}):
         chip = _chip_of(level, of, context)
         if chip is None or family(chip) != "gpu":
             continue

@@ -17,7 +17,7 @@ from benchmarks.fit.split import kept_out_shapes
 from gpuwise.cost.kernels.shapes import Hardware, Shapes
 from gpuwise.cost.kernels.times import hardware_of
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.rates import sustained_peak, units_for
+from gpuwise.cost.rates import units_for
 from gpuwise.hardware.catalog import Catalog
 
 CHIPS = {
@@ -82,8 +82,7 @@ def hardware_of_chips(chips: np.ndarray, catalog: Catalog, *, kind: str) -> Hard
     for name in names:
         chip = catalog.chip(str(name))
         units = units_for(chip, dtype="float32", kind="gemm", precision="fp32", parameters=parameters())
-        peak = sustained_peak(chip, units, parameters()) if kind == "conv" else 1.0
-        results.append(hardware_of(chip, parameters(), peak_flops_per_s=peak))
+        results.append(hardware_of(chip, parameters(), units=units if kind == "conv" else None))
     return Hardware(
         **{
             field: np.array([float(getattr(h, field)) for h in results])[index]

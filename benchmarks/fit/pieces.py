@@ -14,11 +14,13 @@ from gpuwise.hardware.catalog import Catalog
 
 @dataclass(frozen=True)
 class Context:
-    """reference: the folder of measurements. cache: where recordings of published jobs are kept."""
+    """reference: the folder of measurements. cache: where recordings of published jobs are kept. chips: that whole steps of
+    language models are learned from, and whose own figures alone they move; empty: all."""
 
     reference: Path
     cache: Path
     catalog: Catalog
+    chips: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

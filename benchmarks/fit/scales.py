@@ -63,14 +63,15 @@ def fit_scales(
     *,
     wide: Mapping[str, float] | None = None,
     own_width: float = OWN_WIDTH,
+    levels: Sequence[str] = LEVELS,
 ) -> Scales:
     """Scales from the chosen steps. wide: factor on the width by key or class, above 1 for what no table of kernels
-    has measured.
+    has measured. levels: that have scales.
 
     First all levels together, where what one chip does alone is kept small, so that chips without steps profit most; then
     each chip's own part again, with more freedom.
     """
-    shared = _fit(table, parts, chosen, catalog, LEVELS, WIDTH, wide or {}).log
+    shared = _fit(table, parts, chosen, catalog, levels, WIDTH, wide or {}).log
     shared = {name: value for name, value in shared.items() if name[0] != "chip"}
     carried = scaled_parts(table, parts, Scales(shared), catalog)
     own = _fit(table, carried, chosen, catalog, ("chip",), {"chip": own_width}, wide or {})

@@ -18,7 +18,7 @@ from gpuwise.cost.kernels.limits import GEFORCE_BOOST
 from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 from gpuwise.cost.kernels.times import GENERIC, hardware_of
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.rates import family, sustained_peak, units_for
+from gpuwise.cost.rates import family, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.measure.fitting.design import Design
 from gpuwise.measure.fitting.entry_model import ParameterBlock
@@ -193,8 +193,7 @@ def _hardware(step: Step, kernel_class: str, dtype: str) -> tuple[str, Hardware]
         return kernel_class, hardware_of(step.chip, figures)
     kind, precision = kernel_class.split("_")[0], step.trace.header.strategy.precision
     units = units_for(step.chip, dtype=dtype, kind=kind, precision=precision, parameters=figures)
-    peak = sustained_peak(step.chip, units, figures, kind=kind)
-    return f"{kernel_class}.{units.figure}", hardware_of(step.chip, figures, peak_flops_per_s=peak)
+    return f"{kernel_class}.{units.figure}", hardware_of(step.chip, figures, units=units)
 
 
 def _distinct(shapes: Shapes, counts: np.ndarray) -> tuple[Shapes, np.ndarray]:

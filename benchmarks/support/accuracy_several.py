@@ -125,10 +125,11 @@ of devices and links, and figures that were fitted to other rows. Most devices a
 [accuracy.md](accuracy.md) says what each column means.
 
 **fitted**: half of the rows of MPT, by a checksum of model, device, number of GPUs and length. `python -m
-benchmarks.fit_several` fits three figures to those of eight GPUs: what bf16 products of an A100 sustain for minutes, and how
-much slower or faster two kernels of those runs were than PyTorch's of today (attention, presumably in Triton, and a fused cross
-entropy). A user's forecast has the first of the three alone. **unseen**: all others. Those of MPT share models and devices with
-the fitted ones, and were in view while the form of these figures was chosen.
+benchmarks.fit_several` fits three figures to those of eight GPUs: the clock at which an H100 computes products for minutes, and
+how much slower or faster two kernels of those runs were than PyTorch's of today (attention, presumably in Triton, and a fused
+cross entropy). A user's forecast has the first of the three alone. The clock of an A100 is another source's, and these rows
+confirm it to 2 % (`cost/data/efficiency.toml`). **unseen**: all others. Those of MPT share models and devices with the fitted
+ones, and were in view while the form of these figures was chosen.
 
 {goals}
 

@@ -22,7 +22,7 @@ MPT_NETWORK = {"A100-40GB": "ib-hdr", "A100-80GB": "ib-hdr", "H100-80GB": "ib-nd
 # Kernels of llm-foundry in 2023 over PyTorch's of today, fitted by `python -m benchmarks.fit_several`. Presumably they are
 # FlashAttention in Triton (an early default of attn_impl; which kernel ran is published with no row) and a fused cross entropy
 # (the default loss_fn of MPT). Forecasts of users do not have these factors.
-FOUNDRY_KERNELS = (("attention", 1.7), ("attention_backward", 1.7), ("loss", 0.4), ("loss_backward", 0.4))
+FOUNDRY_KERNELS = (("attention", 1.6), ("attention_backward", 1.6), ("loss", 0.4), ("loss_backward", 0.4))
 DLE_JOBS = {"SSD": "ssd300", "NCF": "ncf"}
 EFFICIENTNETS = {"efficientnet-b0": "timm:efficientnet_b0", "efficientnet-b4": "timm:efficientnet_b4"}
 

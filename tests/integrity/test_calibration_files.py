@@ -57,7 +57,7 @@ def test_terms_and_features_of_an_entry_exist(file):
             n=64,
             k=64,
         )
-        terms = terms_of(kernel_class, shapes, hardware_of(chip, parameters(), peak_flops_per_s=1e12), family(chip))
+        terms = terms_of(kernel_class, shapes, hardware_of(chip, parameters()), family(chip))
         assert set(entry.terms) <= set(terms.seconds), f"{file.name}: {key}"
         over = {curve.over for term in entry.terms.values() for curve in term.curves}
         assert over <= set(terms.features), f"{file.name}: {key}"

@@ -1,8 +1,14 @@
 """The data file of the cost model beside its kernels: complete and in range."""
 
+from dataclasses import replace
+
+import pytest
+
 from gpuwise.cost.bound import BOUNDS
+from gpuwise.cost.clock import sustained_clock, sustained_share, sustained_tensor_share
+from gpuwise.cost.kernels.times import hardware_of
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.rates import sustained_peak, sustained_share, sustained_tensor_share, units_for
+from gpuwise.cost.rates import units_for
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.trace.tables import PHASES
 
@@ -36,13 +42,43 @@ def test_desktop_cards_sustain_their_clock_and_low_power_cards_do_not():
     )
 
 
-def test_only_products_in_bf16_have_a_limit_of_their_own_for_minutes():
+def test_an_a100_multiplies_random_numbers_as_much_slower_than_zeros_as_was_measured():
+    """257 against 295 TFLOP/s at 8,192 cubed and 400 W (Horace He, 2024)."""
+    assert sustained_tensor_share(Catalog().chips["a100-80gb-sxm"], parameters()) == pytest.approx(257 / 295, rel=0.01)
+
+
+def test_tensor_cores_need_the_third_power_of_their_clock_down_to_the_lowest_voltage():
+    chip, figures = Catalog().chips["a100-80gb-sxm"], parameters()
+    need_w = figures.power_watts_per_tensor_tflops["8.0"] * 312
+
+    def share(watts):
+        return sustained_tensor_share(replace(chip, tdp_w=watts), figures)
+
+    floor, lowest_w = figures.voltage_floor, figures.voltage_floor**3 * need_w
+    assert share(2 * need_w) == share(need_w) == 1
+    assert share(need_w / 2) == pytest.approx(0.5 ** (1 / 3))
+    assert share(lowest_w) == pytest.approx(floor)
+    assert share(lowest_w / 2) == pytest.approx(floor / 2)
+    rising = [share(watts) for watts in range(50, 800, 10)]
+    assert rising == sorted(rising)
+
+
+def test_tensor_cores_are_slower_for_minutes_than_in_a_table_of_kernels():
     chip = Catalog().chips["a100-80gb-sxm"]
+    share = sustained_tensor_share(chip, parameters())
+    for dtype in ("bfloat16", "float16"):
+        units = units_for(chip, dtype=dtype, kind="gemm", precision="bf16", parameters=parameters())
+        sustained, boost = (hardware_of(chip, parameters(), units=units, for_minutes=each) for each in (True, False))
+        assert sustained_clock(chip, units, parameters(), for_minutes=False) == 1
+        assert boost.peak_flops_per_s == 312e12
+        assert sustained.peak_flops_per_s == pytest.approx(share * 312e12)
+        assert sustained.clock_hz == pytest.approx(share * chip.boost_clock_hz)
+        assert sustained.bandwidth_bytes_per_s == boost.bandwidth_bytes_per_s
 
-    def peak(dtype, kind, *, for_minutes=True):
-        units = units_for(chip, dtype=dtype, kind=kind, precision="bf16", parameters=parameters())
-        return sustained_peak(chip, units, parameters(), kind=kind, for_minutes=for_minutes)
 
-    assert peak("bfloat16", "gemm") == parameters().sustained_bf16_products["8.0"] * 312e12
-    assert peak("bfloat16", "gemm") < peak("bfloat16", "attention") == peak("float16", "gemm") < 312e12
-    assert peak("bfloat16", "gemm", for_minutes=False) == 312e12
+def test_vector_units_are_as_fast_in_a_table_of_kernels():
+    chip = Catalog().chips["t4"]
+    units = units_for(chip, dtype="float32", kind="gemm", precision="fp32", parameters=parameters())
+    shares = {sustained_clock(chip, units, parameters(), for_minutes=each) for each in (True, False)}
+    assert shares == {sustained_share(chip, parameters())}
+    assert hardware_of(chip, parameters(), units=units).clock_hz == chip.boost_clock_hz

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from gpuwise.cost.calibration import PROVENANCE, Calibration, CalibrationEntry, CalibrationFile, Term, shipped, step_spread
+from gpuwise.cost.clock import sustained_tensor_share
 from gpuwise.cost.inputs import DataPipeline
 from gpuwise.cost.interval import level_shares
 from gpuwise.cost.kernels import classes, kernel_times
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.price import price
-from gpuwise.cost.rates import family, precisions_of, sustained_tensor_share, units_for
+from gpuwise.cost.rates import family, precisions_of, units_for
 from gpuwise.cost.single_kernel import kernel_forecast
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog

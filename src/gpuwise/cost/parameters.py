@@ -22,8 +22,7 @@ class Parameters:
     power_watts_per_tflops: Mapping[str, float]
     power_exponent: float
     power_watts_per_tensor_tflops: Mapping[str, float]
-    tensor_power_exponent: float
-    sustained_bf16_products: Mapping[str, float]
+    voltage_floor: float
     matrix_fp32_per_vector: Mapping[str, float]
     default_units: int
     fp32_passes_on_bf16: int

@@ -209,45 +209,6 @@ def _missing(chip: Chip, name: str) -> UnsupportedError:
     return UnsupportedError(f"{chip.id} has no {name} peak rate in the catalog, which {name} arithmetic needs.", ways)
 
 
-def sustained_share(chip: Chip, parameters: Parameters) -> float:
-    """Share of the boost clock a power-limited card keeps up: its watts per fp32 TFLOP/s against its generation's need.
-
-    A Tesla T4 (70 W) sustains about half of its peak, a 2080 Ti of the same generation nearly all of it.
-    """
-    need = parameters.power_watts_per_tflops.get(capability(chip))
-    return _powered(chip, chip.peak_flops_per_s.get("fp32"), need) ** parameters.power_exponent
-
-
-def sustained_tensor_share(chip: Chip, parameters: Parameters) -> float:
-    """Share of the boost clock kept up by tensor cores that work for minutes, as in training: watts per fp16 TFLOP/s.
-
-    Short benchmarks do not show it, so it is no part of the efficiencies fitted on them.
-    """
-    need = parameters.power_watts_per_tensor_tflops.get(capability(chip))
-    return _powered(chip, chip.peak_flops_per_s.get("fp16"), need) ** parameters.tensor_power_exponent
-
-
-def sustained_peak(chip: Chip, units: Units, parameters: Parameters, *, kind: str = "", for_minutes: bool = True) -> float:
-    """Operations a second of the units at the clock that the board's power keeps up.
-
-    Arguments:
-        kind: of the operation. Products ("gemm") have a limit of their own (Parameters.sustained_bf16_products).
-        for_minutes: as in training; a single kernel, as tables of kernels time it, is over before tensor cores meet that limit.
-    """
-    share = sustained_share(chip, parameters)
-    if units.rate in ("tensor", "tf32"):
-        share = min(share, sustained_tensor_share(chip, parameters)) if for_minutes else 1.0
-        if for_minutes and kind == "gemm" and units.figure == "bf16":
-            share = min(share, parameters.sustained_bf16_products.get(capability(chip), 1.0))
-    return units.peak_flops_per_s * (share if units.rate in ("vector", "tensor", "tf32") else 1.0)
-
-
-def _powered(chip: Chip, peak_flops_per_s: float | None, need_watts_per_tflops: float | None) -> float:
-    if not chip.tdp_w or not peak_flops_per_s or need_watts_per_tflops is None:
-        return 1.0
-    return min(1.0, chip.tdp_w / (peak_flops_per_s / 1e12) / need_watts_per_tflops)
-
-
 def capability(chip: Chip) -> str:
     """The compute capability as the data file writes it, "9.0"; "" for other vendors' chips."""
     return "{}.{}".format(*chip.compute_capability) if chip.compute_capability else ""

@@ -12,7 +12,7 @@ from gpuwise.cost.kernels.classes import groups, terms_of
 from gpuwise.cost.kernels.shapes import KernelTerms, Shapes
 from gpuwise.cost.kernels.times import hardware_of
 from gpuwise.cost.parameters import Parameters
-from gpuwise.cost.rates import family, sustained_peak, units_for
+from gpuwise.cost.rates import Units, family, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.measure.observe import Observation
 from gpuwise.measure.timing import summary
@@ -144,18 +144,18 @@ def by_class(samples: Sequence[StepSamples], chip: Chip, parameters: Parameters)
     """All samples by key of their class in calibration files (`conv.fp32`), priced against the figures of a chip."""
     unseen_s, stretch = unseen_of(samples), stretch_of(samples)
     columns: dict[str, list[dict[str, list[float]]]] = {}
-    peaks: dict[str, float] = {}
+    units_of: dict[str, Units | None] = {}
     for index, step in enumerate(samples):
         for kernel_class, dtype, operations in step.classes:
-            key, peak = kernel_class, 1.0
+            key, units = kernel_class, None
             if dtype:
                 kind = kernel_class.split("_")[0]
                 units = units_for(chip, dtype=dtype, kind=kind, precision=step.precision, parameters=parameters)
-                key, peak = f"{kernel_class}.{units.figure}", sustained_peak(chip, units, parameters, kind=kind)
-            peaks[key] = peak
+                key = f"{kernel_class}.{units.figure}"
+            units_of[key] = units
             columns.setdefault(key, []).append(operations | {"step": [index] * len(operations["seconds"])})
     return {
-        key: _joined(key, operations, chip, parameters, peaks[key], unseen_s, stretch) for key, operations in columns.items()
+        key: _joined(key, operations, chip, parameters, units_of[key], unseen_s, stretch) for key, operations in columns.items()
     }
 
 
@@ -177,12 +177,12 @@ def _joined(
     parts: Sequence[Mapping[str, list[float]]],
     chip: Chip,
     parameters: Parameters,
-    peak_flops_per_s: float,
+    units: Units | None,
     unseen_s: float,
     stretch: float,
 ) -> ClassSamples:
     joined = {name: np.array([value for columns in parts for value in columns[name]], dtype=float) for name in parts[0]}
     shapes = Shapes(**{field.name: joined[field.name] for field in fields(Shapes)})
-    hardware = hardware_of(chip, parameters, peak_flops_per_s=peak_flops_per_s)
+    hardware = hardware_of(chip, parameters, units=units)
     terms = terms_of(key.partition(".")[0], shapes, hardware, family(chip))
     return ClassSamples(shapes, terms, stretch * joined["seconds"] + unseen_s, joined["count"], joined["step"].astype(int))

@@ -8,12 +8,13 @@ import numpy as np
 
 from gpuwise.cost.calibration import AppliedEntry, Calibration, CalibrationEntry, Term
 from gpuwise.cost.calibration import calibration as shipped_calibration
+from gpuwise.cost.clock import sustained_clock
 from gpuwise.cost.kernels.classes import groups, terms_of
 from gpuwise.cost.kernels.limits import cache_bytes_per_s, most_flops_per_s
 from gpuwise.cost.kernels.shapes import USUAL_CLOCK_HZ, Hardware, Shapes
 from gpuwise.cost.kernels.systolic import ARRAY_SIDE, USUAL_SIDE
 from gpuwise.cost.parameters import Parameters
-from gpuwise.cost.rates import Units, family, sustained_peak, units_for
+from gpuwise.cost.rates import Units, family, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
 from gpuwise.trace.trace import Trace
@@ -127,13 +128,11 @@ def class_times(
 
     dtype: computed in, "" where only bytes matter. for_minutes: as part of a training, under the limit of the board's power.
     """
-    units, peak, name = None, 1.0, kernel_class
+    units, name = None, kernel_class
     if dtype:
-        kind = kernel_class.split("_")[0]
-        units = units_for(chip, dtype=dtype, kind=kind, precision=precision, parameters=parameters)
-        peak = sustained_peak(chip, units, parameters, kind=kind, for_minutes=for_minutes)
+        units = units_for(chip, dtype=dtype, kind=kernel_class.split("_")[0], precision=precision, parameters=parameters)
         name = f"{kernel_class}.{units.figure}"
-    hardware = hardware_of(chip, parameters, peak_flops_per_s=peak)
+    hardware = hardware_of(chip, parameters, units=units, for_minutes=for_minutes)
     terms = terms_of(kernel_class, shapes, hardware, family(chip))
     applied = calibration.find(kernel_class, units.figure if units else "") or GENERIC
     if kernel_class == "other":  # of no known kind: whatever a file says of it is no model
@@ -169,14 +168,18 @@ def _least_memory_s(shapes: Shapes, hardware: Hardware, chip: Chip) -> np.ndarra
     return from_memory if cache is None else np.maximum(from_memory, shapes.moved_bytes / cache)
 
 
-def hardware_of(chip: Chip, parameters: Parameters, *, peak_flops_per_s: float = 1.0) -> Hardware:
-    """The figures of a chip for term functions. Its bandwidth must be known (check_can_run ensures it)."""
+def hardware_of(chip: Chip, parameters: Parameters, *, units: Units | None = None, for_minutes: bool = True) -> Hardware:
+    """The figures of a chip for term functions, at the clock it sustains (see sustained_clock) while these units work; at boost
+    clock without any. Its bandwidth must be known (check_can_run ensures it)."""
     assert chip.memory_bandwidth_bytes_per_s is not None
+    share = sustained_clock(chip, units, parameters, for_minutes=for_minutes) if units else 1.0
+    # The share of vector units was fitted to their arithmetic alone.
+    clock_hz = (chip.boost_clock_hz or USUAL_CLOCK_HZ) * (share if units and units.rate != "vector" else 1.0)
     return Hardware(
-        peak_flops_per_s=peak_flops_per_s,
+        peak_flops_per_s=units.peak_flops_per_s * share if units else 1.0,
         bandwidth_bytes_per_s=chip.memory_bandwidth_bytes_per_s,
         units=chip.sm_count or parameters.default_units,
         cache_bytes=(chip.l2_bytes or 0) if family(chip) in ("gpu", "cpu") else 0,
         array_side=ARRAY_SIDE.get(chip.architecture or "", USUAL_SIDE),
-        clock_hz=chip.boost_clock_hz or USUAL_CLOCK_HZ,
+        clock_hz=clock_hz,
     )

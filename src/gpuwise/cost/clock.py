@@ -1,0 +1,53 @@
+"""The clock that a board's power keeps up while its arithmetic units work, as a share of the boost clock."""
+
+from __future__ import annotations
+
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.rates import Units, capability
+from gpuwise.hardware.types import Chip
+
+# Power of arithmetic grows with the clock and the square of the voltage, which falls with the clock: with its third power.
+CUBE = 3
+# Units that a board's clock drives: a GPU's. Other chips are priced at their datasheet's rates.
+CLOCKED = ("vector", "tensor", "tf32")
+
+
+def sustained_share(chip: Chip, parameters: Parameters) -> float:
+    """Share of the boost clock a power-limited card keeps up: its watts per fp32 TFLOP/s against its generation's need.
+
+    A Tesla T4 (70 W) sustains about half of its peak, a 2080 Ti of the same generation nearly all of it.
+    """
+    need = parameters.power_watts_per_tflops.get(capability(chip))
+    return min(1.0, _supply(chip, chip.peak_flops_per_s.get("fp32"), need)) ** parameters.power_exponent
+
+
+def sustained_tensor_share(chip: Chip, parameters: Parameters) -> float:
+    """Share of the boost clock kept up by tensor cores that work for minutes on numbers of a training: watts per fp16 TFLOP/s
+    against the generation's need at full clock.
+
+    Below a share of the clock (Parameters.voltage_floor) the voltage falls no further, and power only with the clock.
+    """
+    need = parameters.power_watts_per_tensor_tflops.get(capability(chip))
+    supply, floor = min(1.0, _supply(chip, chip.peak_flops_per_s.get("fp16"), need)), parameters.voltage_floor
+    share: float = supply ** (1 / CUBE)
+    return share if share >= floor else supply / floor ** (CUBE - 1)
+
+
+def sustained_clock(chip: Chip, units: Units, parameters: Parameters, *, for_minutes: bool = True) -> float:
+    """Share of the boost clock while these units work. 1.0 on chips that are no GPUs.
+
+    for_minutes: as in training. Tables of kernels time single products of numbers that need little power, which tensor cores
+    compute at full clock.
+    """
+    if units.rate not in CLOCKED:
+        return 1.0
+    if units.rate == "vector":
+        return sustained_share(chip, parameters)
+    return min(sustained_share(chip, parameters), sustained_tensor_share(chip, parameters)) if for_minutes else 1.0
+
+
+def _supply(chip: Chip, peak_flops_per_s: float | None, need_watts_per_tflops: float | None) -> float:
+    """Watts of the board over what its units need at full clock. 1.0 where either is unknown."""
+    if not chip.tdp_w or not peak_flops_per_s or need_watts_per_tflops is None:
+        return 1.0
+    return chip.tdp_w / (peak_flops_per_s / 1e12) / need_watts_per_tflops
