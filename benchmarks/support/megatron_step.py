@@ -6,7 +6,7 @@ As gpuwise composes its own ranks (gpuwise.trace.parallel.ranks), where Megatron
 - the layer of queries, keys and values is laid out head by head;
 - replicas add up their gradients in half precision, once a step and after backward, also beside tensor parallelism;
 - the first and the last stage add up the gradient of the embedding they share;
-- Adam updates fp32 copies of the parameters: 18 bytes a parameter.
+- Adam updates fp32 copies of the parameters.
 
 What trainers do otherwise than each other is in megatron_trainer.
 """
@@ -32,10 +32,11 @@ from gpuwise.trace.update.edit import END, Edit
 from gpuwise.trace.update.rows import UpdateRows, launches_of_many
 
 _GRADIENT, _STREAMED = CATEGORIES.index("gradient"), KINDS.index("elementwise")
-# Bytes read and written a parameter by the kernels of an update (megatron/optimizer/optimizer.py, MixedPrecisionOptimizer, of
-# 2022): gradients become fp32, are unscaled and checked, their norm is taken, they are clipped; Adam reads gradient, parameter
-# and two moments and writes the last three; parameters become fp16 again. Each is one kernel over many tensors (apex's
-# multi_tensor_apply), taken to move bytes as elementwise kernels do.
+# Bytes read and written a parameter by the kernels of an update, each one over many tensors (apex's multi_tensor_apply), taken
+# to move bytes as elementwise kernels do, and bytes of state a parameter.
+# Megatron-LM (megatron/optimizer/optimizer.py, MixedPrecisionOptimizer, of 2022): gradients become fp32, are unscaled and
+# checked, their norm is taken, they are clipped; Adam reads gradient, parameter and two moments and writes the last three;
+# parameters become fp16 again.
 _UPDATE = (
     ("copy of gradients", 2, 4),
     ("unscale", 4, 4),
@@ -44,7 +45,13 @@ _UPDATE = (
     ("Adam", 16, 12),
     ("copy of parameters", 4, 2),
 )
-_STATE_BYTES = 16  # a parameter: its fp32 copy and gradient, and two moments
+_STATE_BYTES = 16  # a parameter's fp32 copy and gradient, and two moments
+# DeepSpeed without ZeRO (deepspeed/runtime/fp16/fused_optimizer.py, step_fused_adam): gradients are checked and copied into one
+# tensor, their norm is taken; one kernel unscales, clips, updates and writes parameters in 16 bits. That runs with
+# fused_adam_legacy alone, which is not its default: chosen because the steps of one machine that are not kept out take 20 ms
+# beyond their micro-batches for a billion parameters, which is 36 bytes a parameter at 1.8 TB/s.
+_FUSED_UPDATE = (("check", 2, 0), ("copy of gradients", 2, 2), ("norm", 2, 0), ("Adam", 14, 14))
+_FUSED_STATE_BYTES = 14  # a parameter's fp32 copy, two moments, and the copy of its gradient
 _HALF, _SINGLE = 2, 4
 
 
@@ -90,6 +97,7 @@ def _composed(trace: Trace, strategy: Strategy, rank: int, *, trainer: Trainer) 
         strategy,
         [-(-count // shares) for count in elements],
         fp32_gradients=sum(elements) if trainer.fp32_gradients else 0,
+        fused=trainer.fused_update,
     )
     gradient_bytes = element_bytes * sum(elements)
     replicas = group_along(mesh, "dp_replicate")
@@ -127,13 +135,16 @@ def _in_update(group: RankGroup, size_bytes: int) -> Collective:
     return Collective("all_reduce", group, size_bytes, 1, in_update=True)
 
 
-def with_megatron_update(trace: Trace, strategy: Strategy, elements: list[int], *, fp32_gradients: int = 0) -> Trace:
+def with_megatron_update(
+    trace: Trace, strategy: Strategy, elements: list[int], *, fp32_gradients: int = 0, fused: bool = False
+) -> Trace:
     """The step with an update of these tensors' fp32 copies, whose gradients stay in place.
 
     Arguments:
         elements: number of elements of each parameter that the rank updates.
         fp32_gradients: elements of gradients that each micro-batch adds to copies in fp32; none by default. The time of all
             micro-batches is counted with the update.
+        fused: whether one kernel does most of it. Default False.
     """
     edit, update, total = Edit(trace), UpdateRows(), sum(elements)
     if fp32_gradients:
@@ -143,13 +154,13 @@ def with_megatron_update(trace: Trace, strategy: Strategy, elements: list[int], 
         )
         update.rows.append(OperationRow("add to gradients", _STREAMED, "float32", values))
         edit.add(_SINGLE * fp32_gradients, "optimizer_state", 0, BEFORE, END)
-    for name, read, written in _UPDATE:
+    for name, read, written in _FUSED_UPDATE if fused else _UPDATE:
         values = OperationValues(
             flops=total, bytes_read=read * total, bytes_written=written * total, kernels=launches_of_many(elements)
         )
         update.rows.append(OperationRow(name, _STREAMED, "float32", values))
     edit.insert_update(update)
-    edit.add(_STATE_BYTES * total, "optimizer_state", 0, BEFORE, END)
+    edit.add((_FUSED_STATE_BYTES if fused else _STATE_BYTES) * total, "optimizer_state", 0, BEFORE, END)
     result = edit.result(strategy, gradient_shapes=trace.header.gradient_shapes)
     gradient = result.storages.category == _GRADIENT
     storages = replace(

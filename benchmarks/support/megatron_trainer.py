@@ -15,6 +15,7 @@ class Trainer:
             (--no-async-tensor-model-parallel-allreduce turns it off). Default False: of 2021, which Megatron-DeepSpeed was made
             from.
         sharded_state: replicas share the state and the update (ZeRO stage 1). Default False.
+        fused_update: one kernel unscales and clips gradients and updates parameters (DeepSpeed without ZeRO). Default False.
         launches_block: CUDA_LAUNCH_BLOCKING was set. Default False.
         fp32_gradients: gradients of micro-batches are added up in fp32, beside those in 16 bits (DeepSpeed's BF16_Optimizer).
             Default False.
@@ -23,6 +24,7 @@ class Trainer:
 
     of_2022: bool = False
     sharded_state: bool = False
+    fused_update: bool = False
     launches_block: bool = False
     fp32_gradients: bool = False
     embeddings_are_blocks: bool = False
@@ -34,7 +36,7 @@ class Trainer:
         return tuple(max(0, min(stage * each - extra, blocks - 1)) for stage in range(stages))
 
 
-MEGATRON_DEEPSPEED = Trainer()
+MEGATRON_DEEPSPEED = Trainer(fused_update=True)
 MEGATRON_2022 = Trainer(of_2022=True)
 # bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles-prequel.md: 320 GPUs and more hung without CUDA_LAUNCH_BLOCKING
 # ("dealing with JZ hanging on the large model"); fp16 with ZeRO stage 1, then ("Rebalancing layers") bf16 with gradients

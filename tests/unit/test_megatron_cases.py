@@ -200,3 +200,16 @@ def test_models_of_as_many_parameters_are_told_apart_by_the_table_they_stand_in(
     assert [case.shape.architecture for case in cases] == ["13824x78", "13312x84", "13312x82"]
     assert [case.trainer.fp32_gradients for case in cases] == [False, False, True]
     assert {case.shape.heads for case in cases} == {96}
+
+
+def test_a_fused_update_moves_36_bytes_a_parameter_and_keeps_14() -> None:
+    recorded = Strategy(precision="bf16", micro_batch=2)
+    (rank,) = megatron_ranks(
+        record(gpt_job(SHAPE, core_again=False, fused=True), recorded), recorded, trainer=MEGATRON_DEEPSPEED
+    )
+    count = sum(p.numel() for p in Gpt(SHAPE, core_again=False, fused=True).parameters())
+    trace = rank.trace
+    moved = trace.operations.column("bytes_read") + trace.operations.column("bytes_written")
+    assert int(trace.counts("optimizer") @ moved) == 36 * count
+    state = trace.storages.category == CATEGORIES.index("optimizer_state")
+    assert int(trace.storages.size_bytes[state].sum()) == 14 * count
