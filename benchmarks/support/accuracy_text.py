@@ -129,7 +129,7 @@ SEVERAL = """
 
 Steps of several GPUs have pages of their own: [accuracy-several.md](accuracy-several.md), made by `python -m
 benchmarks.several_report --reference FOLDER --cache FOLDER --write`, and [runs of Megatron](accuracy-megatron.md),
-on [Hopper and Blackwell](accuracy-bridge.md) with fp8, fp4 and mixtures of experts.
+on [Hopper and Blackwell](accuracy-bridge.md) with fp8, fp4 and mixtures of experts, and of [other systems](accuracy-others.md).
 """
 
 BIASES = """
