@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from gpuwise.plan.compose.parts import MICRO_STEPS, Composed, between
+from gpuwise.plan.compose.parts import MICRO_STEPS, Composed, along
 from gpuwise.plan.compose.shallow import SECTIONS
 from gpuwise.trace.memory import rounded
 from gpuwise.trace.parallel.blocks import full_gradients
@@ -51,16 +51,15 @@ def lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed:
     Arguments:
         freed: whether gradients leave at the end of a block's backward, as under fully_shard without a pipeline.
     """
-    sizes = list(micro_batches)
-    own_gradients = np.stack([between(low, high, size, lambda one: _gradient_curves(one, freed=freed)) for size in sizes])
-    curves = np.stack([between(low, high, size, lambda one: _curves(one, freed=freed)) for size in sizes])
-    saved = np.stack([between(low, high, size, _saved) for size in sizes])
-    received = np.array([between(low, high, size, _received) for size in sizes])
-    inputs = np.array([between(low, high, size, _inputs) for size in sizes])
+    own_gradients = along(low, high, micro_batches, lambda one: _gradient_curves(one, freed=freed))
+    curves = along(low, high, micro_batches, lambda one: _curves(one, freed=freed))
+    saved = along(low, high, micro_batches, _saved)
+    received = along(low, high, micro_batches, _received)
+    inputs = along(low, high, micro_batches, _inputs)
     sequence, segments, segment_of = low.trace.sequence, segments_of(low.trace) + 1, _segments_of_sections(low)
     ends = np.flatnonzero((sequence.phase == _FORWARD) & (sequence.micro_step == 0) & (segments == segments.max()))
     kept = curves[..., ends[0]]
-    peaks = np.zeros((len(sizes), len(SECTIONS), PASSES, MICRO_STEPS, 2, 2, 2))
+    peaks = np.zeros((len(micro_batches), len(SECTIONS), PASSES, MICRO_STEPS, 2, 2, 2))
     for section, segment in segment_of.items():
         for turn, micro_step in product(range(PASSES), range(MICRO_STEPS)):
             at = (segments == segment) & ((sequence.phase != _FORWARD) == turn) & (sequence.micro_step == micro_step)

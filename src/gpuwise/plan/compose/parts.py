@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuwise.cost.kernels import kernel_times
+from gpuwise.cost.kernels.alignment import unaligned
 from gpuwise.cost.parameters import Parameters
 from gpuwise.hardware.types import Chip
-from gpuwise.plan.compose.shallow import SECTIONS, ShallowStep, shallow_step
+from gpuwise.plan.compose.shallow import SECTIONS, ShallowStep
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Collective
 from gpuwise.trace.parallel.segments import segments_of
 from gpuwise.trace.parallel.tensor import tensor_parallel
 from gpuwise.trace.parallel.tensor_layers import SplitLayers, split_layers
 from gpuwise.trace.parallel.tensor_traffic import traffic
-from gpuwise.trace.tables import PHASES
+from gpuwise.trace.tables import KINDS, PHASES, Operations
 from gpuwise.trace.trace import Trace
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")  # along tp
@@ -45,19 +46,21 @@ class Composed:
     calls: np.ndarray
 
 
-def composed(whole: Trace, strategy: Strategy) -> Composed:
-    """The few blocks of a step on one device as one of strategy.mesh.tp ranks runs them.
+def composed(shallow: ShallowStep, strategy: Strategy, *, by_heads: bool = False) -> Composed:
+    """A few blocks on one device as one of strategy.mesh.tp ranks runs them.
 
-    Raises InputError where heads or features do not divide, UnsupportedError for blocks that differ or are not recognised.
+    Arguments:
+        by_heads: as for gpuwise.trace.parallel.tensor.tensor_parallel.
+
+    Raises InputError where heads or features do not divide, UnsupportedError for blocks that are not recognised.
     """
-    shallow = shallow_step(whole)
     trace, shape = shallow.trace, (len(EXCHANGES), len(OPERATIONS))
     payload_bytes, calls = np.zeros(shape), np.zeros(shape)
     if strategy.mesh.tp > 1:
-        layers = split_layers(trace, segments_of(trace), strategy.mesh.tp)
+        layers = split_layers(trace, segments_of(trace), strategy.mesh.tp, by_heads=by_heads)
         payload_bytes, calls = _exchanges(trace, strategy.but(accumulation=1), layers)
-        trace, _ = tensor_parallel(trace, strategy)
-    return Composed(shallow, trace, whole.header.sizes["micro_batch"], payload_bytes, calls)
+        trace, _ = tensor_parallel(trace, strategy, by_heads=by_heads)
+    return Composed(shallow, trace, trace.header.sizes["micro_batch"], payload_bytes, calls)
 
 
 def _exchanges(trace: Trace, strategy: Strategy, layers: SplitLayers) -> tuple[np.ndarray, np.ndarray]:
@@ -109,13 +112,37 @@ def priced_parts(
 
     kernels = by_cell(low.trace.operations.column("kernels")[sequence.operation].astype(np.float64))
     calls = by_cell(np.ones(len(sequence)))
-    device_s = []
-    for size in micro_batches:
-        values = np.rint(between(low, high, size, lambda one: one.trace.operations.values)).astype(np.int64)
-        header = replace(low.trace.header, sizes={**low.trace.header.sizes, "micro_batch": size})
-        trace = replace(low.trace, header=header, operations=replace(low.trace.operations, values=values))
-        device_s.append(by_cell(kernel_times(trace, chip, parameters).device_s[sequence.operation]))
-    return PricedParts(np.stack(device_s), calls, kernels)
+    values = np.rint(along(low, high, micro_batches, lambda one: one.trace.operations.values)).astype(np.int64)
+    traces = [_at(low.trace, micro_batch, of_size) for micro_batch, of_size in zip(micro_batches, values, strict=True)]
+    if _depends_on_others(low.trace) or _depends_on_others(high.trace):
+        each_s = [kernel_times(trace, chip, parameters).device_s for trace in traces]
+    else:
+        stacked = replace(low.trace, operations=_stacked([trace.operations for trace in traces]))
+        each_s = list(kernel_times(stacked, chip, parameters).device_s.reshape(len(traces), -1))
+    return PricedParts(np.stack([by_cell(seconds[sequence.operation]) for seconds in each_s]), calls, kernels)
+
+
+def _at(trace: Trace, micro_batch: int, values: np.ndarray) -> Trace:
+    """The parts at a micro-batch. values: of the operations."""
+    header = replace(trace.header, sizes={**trace.header.sizes, "micro_batch": micro_batch})
+    return replace(trace, header=header, operations=replace(trace.operations, values=values))
+
+
+def _depends_on_others(trace: Trace) -> bool:
+    """Whether the price of an operation may depend on others of its step: of products with odd rows, and of convolutions."""
+    return bool(unaligned(trace).any() or (trace.operations.kind == KINDS.index("conv")).any())
+
+
+def _stacked(operations: Sequence[Operations]) -> Operations:
+    """The operations of several steps in one table, one after the other."""
+    first, count = operations[0], len(operations)
+    return Operations(
+        name=first.name * count,
+        kind=np.tile(first.kind, count),
+        dtype=first.dtype * count,
+        values=np.concatenate([one.values for one in operations]),
+        group=np.tile(first.group, count),
+    )
 
 
 def cells_of(one: Composed) -> np.ndarray:
@@ -126,11 +153,12 @@ def cells_of(one: Composed) -> np.ndarray:
     return np.where((sections < 0) | (sequence.phase >= CELLS[1]), -1, cell)
 
 
-def between(low: Composed, high: Composed, micro_batch: int, of: Callable[[Composed], np.ndarray]) -> np.ndarray:
-    """A count at a micro-batch, from those at two."""
-    first = of(low).astype(np.float64)
+def along(low: Composed, high: Composed, micro_batches: Sequence[int], of: Callable[[Composed], np.ndarray]) -> np.ndarray:
+    """A count at many micro-batches, from those at two. Shape (micro-batches, *count.shape)."""
+    first = np.asarray(of(low), dtype=np.float64)
+    sizes = np.asarray(micro_batches, dtype=np.float64) - low.micro_batch
     if high.micro_batch == low.micro_batch:
-        return first
-    share = (micro_batch - low.micro_batch) / (high.micro_batch - low.micro_batch)
-    result: np.ndarray = first + share * (of(high) - first)
+        return np.stack([first] * len(sizes))
+    shares = sizes / (high.micro_batch - low.micro_batch)
+    result: np.ndarray = first + shares.reshape(-1, *[1] * first.ndim) * (of(high) - first)
     return result

@@ -14,7 +14,8 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.compose.holdings import Holdings, UpdateCost, holdings, update_cost
 from gpuwise.plan.compose.lives import Lives, lives
-from gpuwise.plan.compose.parts import Composed, PricedParts, between, composed, priced_parts
+from gpuwise.plan.compose.parts import Composed, PricedParts, along, composed, priced_parts
+from gpuwise.plan.compose.shallow import ShallowStep, shallow_step
 from gpuwise.plan.compose.variant import BlockVariant
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.strategy import Mesh, Strategy
@@ -53,6 +54,7 @@ class BlockTable:
         techniques: precision, optimizer and what else all strategies share; its mesh and batch do not count.
         micro_batches: ascending.
         parameters: figures of the cost model; None takes the shipped ones.
+        by_heads: as for gpuwise.trace.parallel.tensor.tensor_parallel. False.
 
     Blocks are priced when they are first asked for. Raises UnsupportedError for techniques that are not composed.
     """
@@ -65,6 +67,7 @@ class BlockTable:
         *,
         micro_batches: Sequence[int],
         parameters: Parameters | None = None,
+        by_heads: bool = False,
     ):
         if techniques.compile or techniques.offload != "none" or techniques.adapter != "none" or techniques.mode != "train":
             raise UnsupportedError(
@@ -74,7 +77,9 @@ class BlockTable:
         self.traces, self.chip, self.techniques = traces, chip, techniques
         self.micro_batches = np.array(micro_batches, dtype=np.int64)
         self.parameters = parameters or shipped_parameters()
+        self._by_heads = by_heads
         self.priced = 0  # points: a variant at one micro-batch and tensor-parallel degree
+        self._shallow_steps: dict[tuple[str, int, bool], ShallowStep] = {}
         self._variants: dict[tuple[int, bool, BlockVariant], VariantBlocks] = {}
         self._lives: dict[tuple[int, bool, bool, BlockVariant], Lives] = {}
         self._holdings: dict[tuple[int, bool], tuple[Holdings, UpdateCost]] = {}
@@ -129,17 +134,26 @@ class BlockTable:
         family = self.traces.family(recorded_as(strategy))
         return family.at(accumulation=2, micro_batch=micro_batch, **self.traces.sizes)
 
+    def _shallow(self, variant: BlockVariant, micro_batch: int, *, sharded: bool) -> ShallowStep:
+        """A few blocks on one device, which do not differ by what tensor-parallel ranks share."""
+        key = (variant.recompute, micro_batch, sharded)
+        if key not in self._shallow_steps:
+            self._shallow_steps[key] = shallow_step(self._trace(variant, micro_batch, sharded=sharded))
+        return self._shallow_steps[key]
+
     def _priced(self, variant: BlockVariant, *, tp: int, sharded: bool) -> VariantBlocks:
         strategy = self.strategy(variant, tp=tp, sharded=sharded)
-        ends = (int(self.micro_batches[0]), int(self.micro_batches[-1]))
-        low, high = (composed(self._trace(variant, size, sharded=sharded), strategy) for size in ends)
+        sizes = self.micro_batches.tolist()
+        low, high = (
+            composed(self._shallow(variant, size, sharded=sharded), strategy, by_heads=self._by_heads)
+            for size in (sizes[0], sizes[len(sizes) // 2])  # the largest may be too large to count
+        )
         as_run = replace(low.trace, header=replace(low.trace.header, strategy=strategy))
         if sharded and strategy.precision == "amp-fp16":
             as_run = replace(as_run, operations=as_run.operations.in_fp16())
-        sizes = self.micro_batches.tolist()
         parts = priced_parts(replace(low, trace=as_run), high, sizes, chip=self.chip, parameters=self.parameters)
-        payload_bytes = np.stack([between(low, high, size, lambda one: one.payload_bytes) for size in sizes])
-        send_bytes = np.array([between(low, high, size, _passed_on) for size in sizes])
+        payload_bytes = along(low, high, sizes, lambda one: one.payload_bytes)
+        send_bytes = along(low, high, sizes, _passed_on)
         return VariantBlocks(low, high, parts, payload_bytes, low.calls, send_bytes)
 
 
