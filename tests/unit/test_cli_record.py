@@ -51,7 +51,7 @@ def test_the_file_of_a_rank_forecasts_as_its_mesh_does(tmp_path: Path, monkeypat
     assert of_file == of_job
     refused = run("fit", "rank.npz", "--on", "h100-sxm:4", *MESH)
     assert refused.exit_code == 2
-    assert "is of rank 0 of --mesh dp_shard=2,tp=2, which forecast alone takes" in refused.stderr
+    assert "is of rank 0 of --mesh dp_shard=2,tp=2, on which forecast alone prices it" in refused.stderr
 
 
 @pytest.mark.parametrize(

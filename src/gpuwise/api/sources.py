@@ -52,7 +52,7 @@ class SavedSource(StepSource):
         rank = self.family.header.rank
         if recorded.mesh.devices > 1 and (strategy.mesh, strategy.parallelism) != (recorded.mesh, recorded.parallelism):
             raise UnsupportedError(
-                f"the trace {self.argument} is of rank {rank} of {_axes(recorded)}, which forecast alone takes.",
+                f"the trace {self.argument} is of rank {rank} of {_axes(recorded)}, on which forecast alone prices it.",
                 [f"gpuwise forecast {job_word(self.argument)} {_axes(recorded)} --on ...", "name the job itself"],
             )
         for field in ("mode", *settings_of(Techniques)):
