@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 from click.testing import CliRunner
@@ -88,3 +89,12 @@ def test_fit_names_the_fewest_devices_that_hold_the_job():
     for count, fits in ((devices // 2, False), (devices, True)):
         sharded = ("--on", f"h100-sxm:{count}", "--mesh", f"dp_shard={count}", "--micro-batch", "1")
         assert answer("forecast", *job, *sharded)["memory"]["fits"] is fits
+
+
+def test_copies_that_do_not_fit_are_answered_with_shards():
+    copies = answer("forecast", "llama3-8b", "--on", "h100-sxm:8", "--mesh", "dp=4,tp=2")
+    assert copies["memory"]["fits"] is False
+    change = copies["fits_with"]
+    assert change["changes_training"] is False
+    assert "--mesh dp_shard=4,tp=2" in change["command"]
+    assert answer(*shlex.split(change["command"])[1:])["memory"]["fits"] is True

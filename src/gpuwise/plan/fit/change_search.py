@@ -2,8 +2,8 @@
 
 The order is by effect on the training:
 
-1. smaller accumulated micro-batches, recomputation, another update kernel, and offloading to host memory, which do not
-   change the training,
+1. smaller accumulated micro-batches, shards in place of copies on several devices, recomputation, another update kernel, and
+   offloading to host memory, which do not change the training,
 2. optimizer state in 8 and 4 bits,
 3. LoRA, LoRA on weights in 16 bits, and QLoRA, each with and without recomputation.
 
@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
-from gpuwise.errors import InputError, JobError
+from gpuwise.errors import GpuwiseError, InputError, JobError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes.plan import effect_of_technique, host_memory_needed, shorter_samples
 from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange
@@ -27,15 +27,16 @@ from gpuwise.plan.pricing.largest import largest_of
 from gpuwise.plan.pricing.step import HEADROOM, StepPricer, has_headroom
 from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.step_settings import flags_of, job_word
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import Strategy, check_techniques
 from gpuwise.trace.memory import live_bytes
 from gpuwise.trace.tables import CATEGORIES
 from gpuwise.units import format_bytes
 
-FULL, BACKWARD = "full recompute", "optimizer in backward"
+FULL, BACKWARD, SHARDED = "full recompute", "optimizer in backward", "shards in place of copies"
 OPTIMIZER, PARAMETERS = "offload of the optimizer", "offload of parameters"
 # Each line goes from the smallest change to the one that frees most. If the last of a line does not fit, the line is skipped.
 TRAINING: tuple[tuple[tuple[str, ...], ...], ...] = (
+    ((SHARDED,), (FULL, SHARDED)),
     (("selective recompute",), (FULL,)),
     (("fused optimizer kernels",), (BACKWARD,), (FULL, BACKWARD)),
     ((OPTIMIZER,), (FULL, OPTIMIZER)),
@@ -88,7 +89,8 @@ class _ChangeSearch:
         self.header = traces.latest_trace(requested.but(micro_batch=1)).header
         self.longest = longest or self.header.sizes.get("seq_len")
         self.techniques_by_name = {
-            each.name: each for each in techniques(requested.but(optimizer=optimizer), problem.cluster.chip)
+            each.name: each
+            for each in (*techniques(requested.but(optimizer=optimizer), problem.cluster.chip), *_shards_of_copies(requested))
         }
         self._answers: dict[tuple[Technique, ...], FittingChange | None] = {}
 
@@ -223,3 +225,18 @@ class _ChangeSearch:
             f"gpuwise forecast {job} --on {problem.on} {flags}{size_flags}{mode}",
             "" if mode else f"gpuwise train {job} {flags}{size_flags}",
         )
+
+
+def _shards_of_copies(requested: Strategy) -> tuple[Technique, ...]:
+    """Shards over the devices that the requested mesh gives a copy each; none where it gives none, or where other techniques
+    exclude shards."""
+    mesh = requested.mesh
+    if mesh.dp_replicate == 1 or requested.mode != "train":
+        return ()
+    sharded = replace(mesh, dp_replicate=1, dp_shard=mesh.dp_replicate * mesh.dp_shard)
+    try:
+        check_techniques(requested.but(mesh=sharded))
+    except GpuwiseError:
+        return ()
+    note = "parameters, gradients and optimizer state are split over the devices, and gathered block by block"
+    return (Technique(SHARDED, "sharding", {"mesh": sharded}, note),)
