@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from test_timeline_pipeline import SCHEDULES, unequal
 
+import gpuwise
 from gpuwise.cost.timeline.orders import FORWARD, WEIGHTS, Action, orders
 from gpuwise.cost.timeline.pipeline import WAITING_SCHEDULES, PipelineStep, finish_s
 from gpuwise.cost.timeline.shared_cores import computing_s, spans
@@ -95,3 +96,10 @@ def test_long_runs_follow_from_short_ones(name: str) -> None:
     ends_s, busy_s = computing_s(step)
     assert ends_s == pytest.approx([rank[-1].end_s for rank in whole], rel=2e-3)
     assert busy_s == pytest.approx([sum(span.end_s - span.start_s for span in rank) for rank in whole], rel=5e-3)
+
+
+@pytest.mark.parametrize("on", ["here", "h100-sxm:4"])
+def test_the_timeline_of_a_pipeline_ends_with_the_forecast_step(on: str) -> None:
+    timeline = gpuwise.step_timeline("gpt2", on=on, mesh="pp=4", accumulate=8, micro_batch=1, seq_len=128)
+    assert timeline.whole_s == pytest.approx(timeline.forecast.step_time_s.value)
+    assert sum(timeline.forecast.breakdown.values()) == pytest.approx(timeline.whole_s)
