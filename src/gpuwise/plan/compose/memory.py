@@ -19,12 +19,16 @@ from gpuwise.strategy.pipeline import stages_of_rank
 from gpuwise.trace.parallel.variant import shard_ranks
 
 
-def device_bytes(steps: MeshSteps) -> np.ndarray:
-    """Bytes that the rank needs that needs most, as gpuwise.cost.memory counts them. Shape (variants, micro-batches)."""
+def device_bytes(steps: MeshSteps, *, limit_bytes: float = np.inf) -> np.ndarray:
+    """Bytes that the rank needs that needs most, as gpuwise.cost.memory counts them. Shape (variants, micro-batches).
+
+    Arguments:
+        limit_bytes: of interest: where parameters and state alone exceed it, only those are counted. Default: no limit.
+    """
     tp, table = steps.strategy.mesh.tp, steps.table
     freed = steps.sharded and steps.strategy.mesh.pp == 1
     entries = [table.lives(variant, tp=tp, sharded=steps.sharded, freed=freed) for variant in steps.variants]
-    need = [_rank_bytes(steps, entries, number) for number in range(len(steps.ranks.positions))]
+    need = [_rank_bytes(steps, entries, number, limit_bytes=limit_bytes) for number in range(len(steps.ranks.positions))]
     trace = table.blocks(steps.variants[0], tp=tp, sharded=steps.sharded).low.trace
     workspace = 2 * blas_workspace_bytes(trace, table.chip, table.parameters)
     allocated, moving = np.stack([one[0] for one in need]) + workspace, np.stack([one[1] for one in need]) + workspace
@@ -35,13 +39,15 @@ def device_bytes(steps: MeshSteps) -> np.ndarray:
     return result
 
 
-def _rank_bytes(steps: MeshSteps, entries: list[Lives], number: int) -> tuple[np.ndarray, np.ndarray]:
+def _rank_bytes(steps: MeshSteps, entries: list[Lives], number: int, *, limit_bytes: float) -> tuple[np.ndarray, np.ndarray]:
     """Live bytes of one rank at their peak, and those of activations and temporaries there. Shape (variants, micro-batches)."""
+    lasting = _lasting_bytes(steps, entries, number)
+    if (lasting > limit_bytes).all():
+        return lasting, np.zeros(lasting.shape)
     weights, accumulation = steps.ranks.weights[number], steps.accumulation
     saved, kept = (np.stack([getattr(entry, name) for entry in entries]) for name in ("saved", "kept"))
     gradients = entries[0].gradients
     peaks = np.stack([entry.peaks for entry in entries])
-    lasting = _lasting_bytes(steps, entries, number)
     buffers = buffers_of(steps, number, gradients)
     pipelined = steps.strategy.mesh.pp > 1
     flying = steps.ranks.in_flight(accumulation)[number] if pipelined else np.ones(len(accumulation))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -38,12 +39,15 @@ class PipelineRanks:
 
     def in_flight(self, accumulation: np.ndarray) -> np.ndarray:
         """Micro-batches whose activations each rank holds. Shape (ranks, *accumulation.shape)."""
-        return np.array(
-            [
-                [in_flight(self.strategy.but(accumulation=int(count)), rank) for count in accumulation.ravel()]
-                for rank in self.positions
-            ]
-        ).reshape(len(self.positions), *accumulation.shape)
+        mesh, parallelism = self.strategy.mesh, self.strategy.parallelism
+        counts = accumulation.ravel().tolist()
+        rows = [[_in_flight(mesh.pp, parallelism, rank, count) for count in counts] for rank in self.positions]
+        return np.array(rows).reshape(len(self.positions), *accumulation.shape)
+
+
+@lru_cache(maxsize=65536)
+def _in_flight(pp: int, parallelism: Parallelism, rank: int, accumulation: int) -> float:
+    return in_flight(Strategy(mesh=Mesh(pp=pp), parallelism=parallelism, accumulation=accumulation), rank)
 
 
 def pipeline_ranks(whole: Trace, *, pp: int, schedule: str, stages_per_rank: int) -> PipelineRanks:

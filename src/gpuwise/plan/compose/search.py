@@ -43,7 +43,7 @@ class ComposedSearch:
         points: legal strategies that were looked at.
         fitting: how many of them fit.
         best: the fastest that fit, the best first.
-        least_bytes: memory of the one that needs least; None where nothing is legal.
+        least_bytes: memory of the one that needs least, of some without activations; None where nothing is legal.
     """
 
     points: int
@@ -111,7 +111,7 @@ def search(
         strategy = table.techniques.but(mesh=mesh, parallelism=parallelism)
         variants = variants_of(recomputes, tp=mesh.tp, seq_len=limits.seq_len)
         steps = MeshSteps(table, cluster, strategy, variants, pipelines[key], np.maximum(1, counts))
-        needed = device_bytes(steps)
+        needed = device_bytes(steps, limit_bytes=capacity)
         fits = legal & (needed <= capacity)
         points += len(variants) * int(legal.sum())
         fitting += int(fits.sum())
