@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,13 +43,13 @@ def kept_out_sizes(calls: TimedCalls) -> np.ndarray:
     return kept_out_shapes(np.full(len(calls.payload_bytes), calls.group.ranks), calls.payload_bytes)
 
 
-def forecast_s(calls: TimedCalls, figures: dict[str, LinkFigures]) -> np.ndarray:
+def forecast_s(calls: TimedCalls, figures: Mapping[str, LinkFigures]) -> np.ndarray:
     """Forecast seconds of each call."""
     possible = lines(calls.operation, group_path(calls.group, calls.cluster, figures))
     return np.min([line.latency_s + line.s_per_byte * calls.payload_bytes for line in possible], axis=0)
 
 
-def errors(calls: Sequence[TimedCalls], figures: dict[str, LinkFigures]) -> list[RowErrors]:
+def errors(calls: Sequence[TimedCalls], figures: Mapping[str, LinkFigures]) -> list[RowErrors]:
     """Errors of all calls under these figures."""
     return [RowErrors(c, kept_out_sizes(c), c.seconds / forecast_s(c, figures)) for c in calls]
 
@@ -56,22 +57,46 @@ def errors(calls: Sequence[TimedCalls], figures: dict[str, LinkFigures]) -> list
 def fitted(technology: str, calls: Sequence[TimedCalls]) -> LinkFigures:
     """The figures of a technology that the calls show, without the sizes that are kept out; each group counts the same."""
     begin = LinkFigures(technology, _START, 0.75, 0.4, 1.0, 0.9, 0.65, 20e-6, (1.0, 1.0), "fitted", "")
-    seen = [_thinned(c) for c in calls]
-    crowded = any(c.cluster.inside is not None and c.cluster.inside.fabric == "bus" and c.group.ranks > 2 for c in seen)
-    in_switch = any(c.cluster.inside is not None and c.cluster.inside.reduces_in_switch for c in seen)
+    crowded = any(c.cluster.inside is not None and c.cluster.inside.fabric == "bus" and c.group.ranks > 2 for c in calls)
+    in_switch = any(c.cluster.inside is not None and c.cluster.inside.reduces_in_switch for c in calls)
     values = _values(begin, crowded=crowded, in_switch=in_switch)
     build = _builder(begin, crowded=crowded, in_switch=in_switch)
 
+    return rounded(minimized(begin, values, build, calls, others={}))
+
+
+def minimized(
+    begin: LinkFigures,
+    values: np.ndarray,
+    build: Callable[[np.ndarray], LinkFigures],
+    calls: Sequence[TimedCalls],
+    *,
+    others: Mapping[str, LinkFigures],
+    by_device: bool = False,
+) -> LinkFigures:
+    """The figures nearest to the calls that the fit sees.
+
+    Arguments:
+        begin: names the technology.
+        values: positive numbers where the search begins.
+        build: values -> figures.
+        others: figures of the technologies that are not fitted.
+        by_device: each device counts the same, however many groups it was timed in; else each group.
+    """
+    seen = [_thinned(c) for c in calls if not kept_out_sizes(c).all()]
+    groups = Counter(c.device for c in seen)
+    weights = [1 / groups[c.device] if by_device else 1.0 for c in seen]
+
     def loss(logs: np.ndarray) -> float:
-        figures = {technology: build(np.exp(logs))}
+        figures = {**others, begin.technology: build(np.exp(logs))}
         off = [np.log(c.seconds / forecast_s(c, figures)) for c in seen]
-        of_rows = np.mean([np.mean(_BENT**2 * (np.sqrt(1 + (o / _BENT) ** 2) - 1)) for o in off])
+        of_rows = np.average([np.mean(_BENT**2 * (np.sqrt(1 + (o / _BENT) ** 2) - 1)) for o in off], weights=weights)
         return float(of_rows + _PRIOR * np.sum((logs - start) ** 2))
 
     logs = start = np.log(values)
     for _ in range(_ROUNDS):
         logs = minimize(loss, logs, method="Nelder-Mead", options={"maxiter": 1500, "adaptive": True, "xatol": 1e-4}).x
-    return _rounded(build(np.exp(logs)))
+    return build(np.exp(logs))
 
 
 def _thinned(calls: TimedCalls) -> TimedCalls:
@@ -119,7 +144,7 @@ def _builder(begin: LinkFigures, *, crowded: bool, in_switch: bool) -> Callable[
     return build
 
 
-def _rounded(figures: LinkFigures) -> LinkFigures:
+def rounded(figures: LinkFigures) -> LinkFigures:
     """With three digits."""
 
     def digits(value: float) -> float:

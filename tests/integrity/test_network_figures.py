@@ -38,7 +38,7 @@ def test_figures_are_plausible(figures):
     first, _, last = figures.protocols
     assert last.share == 1
     assert 0 < first.share <= 1
-    assert all(1e-6 <= p.call_s <= 5e-5 and 1e-7 <= p.hop_s <= 1e-4 for p in figures.protocols)
+    assert all(1e-6 <= p.call_s <= 5e-5 and 1e-7 <= p.hop_s <= 5e-4 for p in figures.protocols)
 
 
 def test_spreads_hold_the_forecast_and_are_wider_where_nobody_measured():

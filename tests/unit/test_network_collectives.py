@@ -23,6 +23,8 @@ LINK = CATALOG.link
 GIB = 2**30
 HGX = Cluster(H100, 8, inside=LINK("nvlink4"))
 HGX_NDR = Cluster(H100, 8, 64, inside=LINK("nvlink4"), between=LINK("azure-ndr"))
+NVL72 = Cluster(H100, 72, inside=LINK("nvlink5-nvl72"))
+P4D = Cluster(H100, 8, 4, inside=LINK("nvlink3"), between=LINK("efa1"))
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 
 
@@ -37,8 +39,9 @@ def busbw(operation: str, payload: float, ranks: int, cluster: Cluster = HGX) ->
     return factor * payload / timed(operation, payload, ranks, cluster).seconds / 1e9
 
 
-# nccl-tests and all_reduce_bench of stas00/ml-engineering (A100, H200, B200, p6-b200), Voltage Park's H100 with NDR InfiniBand
-# (AI @ Georgia Tech), p4d (NVIDIA/nccl issue 527, an early EFA): large messages, GB/s. Tolerances are what the spreads allow.
+# nccl-tests and all_reduce_bench of stas00/ml-engineering (A100, H200, B200), oracle-quickstart/oci-hpc-oke (8 GB200),
+# Azure's guide of ND GB200 v6, OCI's GPU quick start (MI355X), Voltage Park's H100 with NDR InfiniBand (AI @ Georgia Tech), p4d
+# of 2022 (NVIDIA/nccl issue 527): large messages, GB/s. Tolerances are what the spreads allow.
 PUBLISHED = [
     ("8 x A100", Cluster(H100, 8, inside=LINK("nvlink3")), "all_reduce", 16 * GIB, 8, 234.9, 0.05),
     ("8 x H200 in the switch", HGX, "all_reduce", 16 * GIB, 8, 480.0, 0.15),
@@ -47,8 +50,13 @@ PUBLISHED = [
     ("8 x H200 scatter", HGX, "reduce_scatter", 16 * GIB, 8, 362.9, 0.1),
     ("8 x B200 in the switch", Cluster(H100, 8, inside=LINK("nvlink5")), "all_reduce", 8 * GIB, 8, 838.0, 0.1),
     ("4 x B200", Cluster(H100, 8, inside=LINK("nvlink5")), "all_reduce", 8 * GIB, 4, 673.2, 0.1),
+    ("8 x GB200 of 72", NVL72, "all_reduce", 16 * GIB, 8, 845.7, 0.05),
+    ("4 x GB200 of 72", NVL72, "all_reduce", 8 * GIB, 4, 679.6, 0.05),
+    ("8 x MI355X", Cluster(H100, 8, inside=LINK("xgmi-mi355x")), "all_reduce", 8 * GIB, 8, 406.8, 0.1),
     ("8 x MI300X", Cluster(H100, 8, inside=LINK("xgmi-mi300x")), "all_reduce", 4 * GIB, 8, 312.9, 0.05),
     ("2 x MI300X", Cluster(H100, 8, inside=LINK("xgmi-mi300x")), "all_reduce", 4 * GIB, 2, 47.7, 0.1),
+    ("16 x A100, EFA", P4D, "all_reduce", GIB, 16, 57.2, 0.35),
+    ("24 x A100, EFA", P4D, "all_reduce", GIB, 24, 31.8, 0.35),
     ("32 x H100, NDR", HGX_NDR, "all_reduce", 8 * GIB, 32, 330.9, 0.15),
     ("32 x H100, NDR, gather", HGX_NDR, "all_gather", 8 * GIB, 32, 323.5, 0.15),
 ]
@@ -61,8 +69,7 @@ def test_published_measurements(cluster: Cluster, operation: str, payload: int, 
 
 def test_a_tree_of_two_machines_crosses_their_network_half_as_often_as_a_ring():
     """57 GB/s on two p4d, 30 on four (NVIDIA/nccl issue 527)."""
-    p4d = Cluster(H100, 8, 4, inside=LINK("nvlink3"), between=LINK("efa1"))
-    assert busbw("all_reduce", GIB, 16, p4d) / busbw("all_reduce", GIB, 32, p4d) == pytest.approx(57.2 / 29.6, rel=0.1)
+    assert busbw("all_reduce", GIB, 16, P4D) / busbw("all_reduce", GIB, 32, P4D) == pytest.approx(57.2 / 29.6, rel=0.1)
 
 
 @pytest.mark.parametrize("cluster", [HGX, HGX_NDR, Cluster(H100, 64, inside=LINK("pcie4x16"))])

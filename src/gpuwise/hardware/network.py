@@ -38,7 +38,7 @@ _TECHNOLOGIES = {
     "hdr": ("infiniband",),
     "ndr": ("infiniband",),
     "xdr": ("infiniband",),
-    "efa": ("efa",),
+    "efa": ("efa", "efa-1"),
     "slingshot": ("slingshot",),
 }
 _PLAIN_WORDS = {"network", "link", "links", "port", "ports", "nic", "nics", "rail", "rails", "of", "with", "over"}
