@@ -19,6 +19,8 @@ from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.network.advice import costliest_axis, warnings_across_machines
 from gpuwise.cost.network.collectives import CommunicationTime
 from gpuwise.cost.network.provenance import least_sure, links_used
+from gpuwise.cost.network.stragglers import notes as slow_machine_notes
+from gpuwise.cost.network.stragglers import with_slow_machines
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.cost.rank_time import RankTime, rank_times, slowest, with_sends
@@ -130,15 +132,19 @@ def price_ranks(
         device=chip.id,
         count=devices,
         strategy=strategy,
-        step_time_s=step_interval(
-            step_s,
-            levels,
-            chip,
-            strategy,
-            communication=bound["communication"],
-            exchange_spread=exchange.spread,
-            devices=devices,
-            measured=calibration.spreads,
+        step_time_s=with_slow_machines(
+            step_interval(
+                step_s,
+                levels,
+                chip,
+                strategy,
+                communication=bound["communication"],
+                exchange_spread=exchange.spread,
+                devices=devices,
+                measured=calibration.spreads,
+            ),
+            machines=cluster.machines,
+            computes=1 - bound["communication"],
         ),
         throughput=trace.samples * trace.header.units_per_sample * readers / step_s,
         throughput_unit=UNITS.get(trace.header.sample_unit, f"{trace.header.sample_unit}s/s"),
@@ -167,6 +173,7 @@ def price_ranks(
                 if wait.idle_s
                 else []
             ),
+            *slow_machine_notes(cluster.machines),
             *_unverified(chip, times, exchange),
         ),
         warning_notes=(

@@ -60,6 +60,20 @@ def model_parallel_across_machines(*, axis: str, degree: int, cost_s: float, sha
     )
 
 
+@kind_of_note()
+def slow_machines(*, machines: int, chance: float, slower_by: float) -> str:
+    """A machine of many may be slow, and all others wait for it: the interval allows for it, the value does not.
+
+    Arguments:
+        chance: that at least one is.
+        slower_by: by which share its computation lasts longer.
+    """
+    return (
+        f"of {machines:,} machines one is slow with a probability of {100 * chance:.0f} %: computation would take "
+        f"{100 * slower_by:.0f} % longer (MegaScale, NSDI 2024), which the interval allows for"
+    )
+
+
 @kind_of_note(flag="--pipeline-schedule")
 def pipeline_bubble(*, schedule: str, idle: float, micro_batches: int) -> str:
     """How long the slowest rank of a pipeline waits for others. idle: in micro-batches of its own."""
