@@ -16,40 +16,63 @@ forecast's 90 % interval.
   there.
 - **several machines**: GPT of 3.6B to 175B on 64 to 512 A100s (VIA-Research/vTrain, validation data). vTrain: 14.7 % mean.
 - **one machine**: GPT of 0.2B to 1.3B on 2 to 8 A100s (the same source), most of them bound by launches. vTrain with a real
-  A100: 8.4 % mean; Calculon: 39 %. One thing is fitted, the host's time for an operation under Megatron-DeepSpeed, on
-  models that are not kept out ({known}). Models are kept out by checksum of their shape.
+  A100: 8.4 % mean; Calculon: 39 %.
+- **bigscience**: GPT of 177B to 203B on 384 A100s of Jean Zay, the second iteration of short runs
+  (bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles-prequel.md). The same row was measured 7 % apart from one day
+  to the next.
 
-- **bigscience**: GPT of 181B on 384 A100s of Jean Zay, the second iteration of short runs (bigscience-workshop/bigscience,
-  train/tr11-176B-ml/chronicles-prequel.md). The same row was measured 7 % apart from one day to the next.
+Memory, published for bigscience alone: {memory}.
 
-No fit saw the groups but **one machine**. Memory, published for bigscience alone: {memory}.
+## What was fitted, and what was chosen
+
+- Fitted, on models of **one machine** that are not kept out ({known}): three figures of the host, seconds for an operation in
+  forward, in backward, and for a collective. `python -m benchmarks.megatron --reference FOLDER --cache FOLDER --fit` prints the
+  grid and its errors. Models are kept out by checksum of their shape.
+- Chosen, with the errors of these rows in view: what of Megatron's code is followed, below. Each assumption has a source in its
+  code or its authors' notes, and none is a factor on time; but which sources were searched follows from which rows were off.
+  One of two updates of DeepSpeed was chosen by the steps of one machine.
+- Neither: no figure is fitted to the Megatron paper, to several machines or to bigscience.
 
 ## What is assumed
 
 The model is plain PyTorch, recorded on one device. Ranks are composed from that, as for any job. Megatron is followed in
 this:
 
-- Attention is products, softmax and dropout of 0.1; its scale, mask and softmax are one kernel, and so are bias, dropout
-  and the sum with the residual. Layer norms, the loss and the update stream their bytes once.
+- Attention is products, softmax and dropout of 0.1; bias, dropout and the sum with the residual are one kernel. So are scale,
+  mask and softmax, where a rank has a multiple of four score matrices; where not, they are PyTorch's own, in fp32. Layer norms,
+  the loss and the update stream their bytes once.
 - Full recompute is of whole blocks, selective recompute of attention's products and softmax alone.
 - Half precision is forecast as bf16, which is what gpuwise has for whole models; most of the runs were in fp16, which takes
-  the same units. Parameters and gradients have 16 bits, Adam updates fp32 copies: 18 bytes a parameter. Vocabularies are
-  padded to a multiple of 128 times tp.
+  the same units. Parameters and gradients have 16 bits, Adam updates fp32 copies. Vocabularies are padded to a multiple of 128
+  times tp.
+- The host waits for its device at each micro-batch, whose sizes it reads from it, and at each send between stages
+  (torch.cuda.synchronize in Megatron-LM; assumed of DeepSpeed's engine). In between it runs ahead, and collectives of tensor
+  parallelism wait in the same queue as kernels.
 - Stages have equally many blocks. The first and the last add up the gradient of the tied embedding.
 - Replicas add up their gradients once a step, after backward, beside nothing.
 - Megatron-LM of 2022 (the paper) sends a part of an activation from each tensor-parallel rank, and sums what layers split
   by columns send back while the gradients of their weights are computed.
-- Machines of the paper have eight HDR ports, those of vTrain four, those of Jean Zay four of Omni-Path. bigscience shares the
-  state of the optimizer among replicas (ZeRO stage 1).
+- Machines of the paper have eight HDR ports, those of vTrain four.
+- bigscience set CUDA_LAUNCH_BLOCKING, without which 320 GPUs hung: hosts and devices take turns. Replicas share the state of
+  the optimizer. From 28 February 2022 on, gradients were added up in fp32, and embedding and head counted as blocks when stages
+  were cut. An all-reduce between its machines took one of four ports, at 40.5 Gbit/s
+  (experiments/bandwidth/all_reduce_bench-a100-n4.txt): each group of replicas has such a ring, up to four in a machine.
 
 ## What is known to be off
 
-- **Long trainings on an A100.** Tables of kernels time single products of numbers that need little power: 8,192 cubed at
-  294 TFLOP/s, where random numbers reach 257 on the same board (Horace He, thonking.ai, 2024). All large models are
-  forecast too fast; that may be why.
-- **bigscience**: each row is one iteration, and they fluctuate; why all of them are slower than forecast is not known.
-- **Two and four tensor-parallel ranks on 512 GPUs** with eight stages and more took up to twice the time of eight such
-  ranks. Nothing that is modelled explains it; Calculon is as far off there.
+- **Large models on an A100** are mostly forecast too fast. Tables of kernels time single products of numbers that need little
+  power: 8,192 cubed at 294 TFLOP/s, where random numbers reach 257 on the same board (Horace He, thonking.ai, 2024).
+- **bigscience with heads of 108 features** took half as long again as with heads of 144 or 216: their matrices do not begin at
+  multiples of 16 bytes, and the products of attention run at some 10 TFLOP/s, as without tensor cores. That is not modelled.
+  Nor is it known why 104 and 112 heads of 128 features, and one sequence a micro-batch on four tensor-parallel ranks, were 15
+  to 45 % slower than their neighbours.
+- **Fewer than eight tensor-parallel ranks on several machines** took up to twice the time of eight, 512 GPUs more than 64. By
+  hand, rings of few ports, full sends of activations and slow sums of gradients were worked out: none gives the missing seconds
+  in more than a few rows, and rows that differ in the micro-batch alone disagree by 10 to 15 %. Calculon is as far off there.
+- **64 sequences at once on 64 GPUs** are published at twice the time of 32, for the same work: the row looks like one of twice
+  the batch, and is counted as it stands.
+- **Eight tensor-parallel ranks bound by launches** take 12 % longer than four. The host does the same for both; what it waits
+  for is not known.
 
 ## By devices
 
