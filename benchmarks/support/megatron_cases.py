@@ -30,10 +30,10 @@ _PAPER = (
     ("530B", (20480, 105, 128), (35, 3, 280, 1), (49.05, 37.83)),
     ("1T", (25600, 128, 160), (64, 1, 512, 1), (94.42, 71.49)),
 )
-# GB/s of a ring between machines of Jean Zay: an all-reduce of 4 GB on 4 x 8 A100 takes one of four Omni-Path ports of 100
-# Gbit/s and reaches a bus bandwidth of 40.5 Gbit/s (bigscience-workshop/bigscience,
-# experiments/bandwidth/all_reduce_bench-a100-n4.txt): 0.92 of what is a line rate here (cost/data/network.toml, infiniband).
-_JEAN_ZAY_RING, _JEAN_ZAY_PORTS = 40.5 / 8 / 0.92, 4
+# GB/s between machines of Jean Zay. An all-reduce of 4 GB on 4 x 8 A100 takes one of four Omni-Path ports of 100 Gbit/s and
+# reaches a bus bandwidth of 40.5 Gbit/s (bigscience-workshop/bigscience, experiments/bandwidth/all_reduce_bench-a100-n4.txt);
+# several rings and sends are taken to use all four. That is 0.92 of a line rate (cost/data/network.toml, infiniband).
+_JEAN_ZAY = 4 * 40.5 / 8 / 0.92
 # Hidden, layers of bigscience's models before and after "Rebalancing layers", as named above its tables (see
 # megatron_trainer), and of those with 182B parameters by the first line of the table.
 _BIGSCIENCE_FP16 = {"GPT 177B": (12288, 96), "GPT 181B": (14336, 72), "GPT 187B": (13824, 80), "GPT 196B": (13824, 84)}
@@ -158,8 +158,8 @@ def _paper() -> Iterator[MegatronCase]:
 
 
 def _bigscience(table: pd.DataFrame) -> Iterator[MegatronCase]:
-    """Models on 384 GPUs of Jean Zay whose width the page names: 64 heads where the row names no others, 250k words. A
-    machine has as many groups of replicas as tensor-parallel ranks, each with its ring."""
+    """Models on 384 GPUs of Jean Zay whose width the page names: 64 heads where the row names no others, 250k
+    words."""
     table = table[table.subsets.astype(str).str.contains("bigscience") & (table.num_gpus == 384)]
     for row in table.itertuples():
         found, degrees = _bigscience_model(row), dict(re.findall(r"(dp|tp|pp|zs)(\d+)", row.parallelism))
@@ -182,7 +182,7 @@ def _bigscience(table: pd.DataFrame) -> Iterator[MegatronCase]:
                 parallelism=Parallelism(loss_parallel=True),
             ),
             "a100-80gb-sxm",
-            _JEAN_ZAY_RING * min(_JEAN_ZAY_PORTS, tp),
+            _JEAN_ZAY,
             row.step_time_s,
             peak_bytes=row.peak_mem_gb * 2**30 if row.peak_mem_gb > 0 else None,
             trainer=trainer,

@@ -36,9 +36,10 @@ class TimedCase:
 
     def step(self, host: MegatronHost) -> Forecast:
         """The forecast of the slowest rank."""
+        last, blocking = len(self.ranks) - 1, self.case.trainer.launches_block
         times = [
-            beside_megatron_host(rank, self.cluster, host=host, blocking=self.case.trainer.launches_block)
-            for rank in self.ranks
+            beside_megatron_host(rank, self.cluster, host=host, blocking=blocking, neighbours=1 if place in (0, last) else 2)
+            for place, rank in enumerate(self.ranks)
         ]
         return price_ranks(times, self.cluster, strategy=self.case.strategy, replay=False)
 

@@ -52,12 +52,15 @@ def no_host(figures: Parameters) -> Parameters:
     return replace(figures, host_operation_s=dict.fromkeys(PHASES, 0.0), host_kernel_s=0.0)
 
 
-def beside_megatron_host(rank: RankTime, cluster: Cluster, *, host: MegatronHost, blocking: bool) -> RankTime:
+def beside_megatron_host(
+    rank: RankTime, cluster: Cluster, *, host: MegatronHost, blocking: bool, neighbours: int = 0
+) -> RankTime:
     """The rank's time with that host.
 
     Arguments:
         rank: timed with the figures of no_host.
         blocking: whether CUDA_LAUNCH_BLOCKING is set.
+        neighbours: ranks of the pipeline that it sends to. Default 0.
     """
     trace, phase_s = rank.step.trace, dict(rank.phase_s)
     calls = sum(c.calls for c in rank.step.communication.collectives if c.group.axis == "tp" and not c.in_update)
@@ -73,8 +76,14 @@ def beside_megatron_host(rank: RankTime, cluster: Cluster, *, host: MegatronHost
         )
         waited_s += total_s - alone_s
         phase_s |= {phase: phase_s[phase] * alone_s / busy_s for phase in span if busy_s}
+    send = rank.send
+    if blocking and send is not None:
+        # Both ends of a send wait for it: in forward and in backward a micro-batch passes each neighbour once.
+        passing_s = neighbours * rank.micro_batches * send.seconds
+        phase_s = {**phase_s, **{phase: phase_s[phase] + passing_s for phase in ("forward", "backward")}}
+        send = None
     exchange = beside_launches(rank.exchange, waiting_s=rank.exchange.each_micro_batch_s - waited_s)
-    return replace(rank, phase_s=phase_s, exchange=exchange)
+    return replace(rank, phase_s=phase_s, exchange=exchange, send=send)
 
 
 def _span_s(trace: Trace, span: tuple[str, ...], *, device_s: np.ndarray, host_s: np.ndarray, blocking: bool) -> float:

@@ -82,7 +82,7 @@ def _composed(trace: Trace, strategy: Strategy, rank: int, *, trainer: Trainer) 
     embedding_bytes = element_bytes * prod(trace.header.gradient_shapes[0]) // mesh.tp  # the model's first parameter
     if mesh.pp > 1:
         trace, sends, received_bytes = stage_step(trace, strategy, rank)
-        collectives += [_scattered(send, mesh.tp) for send in sends] if trainer.of_2022 else sends
+        collectives += [_scattered(send, mesh.tp) for send in sends]
     if mesh.tp > 1:
         trace, sums = tensor_parallel(trace, strategy, by_heads=True)
         collectives += _overlapped(sums, strategy, len(trace.header.blocks)) if trainer.of_2022 else sums

@@ -50,18 +50,20 @@ this:
   parallelism wait in the same queue as kernels.
 - Stages have equally many blocks. The first and the last add up the gradient of the tied embedding.
 - Replicas add up their gradients once a step, after backward, beside nothing.
-- Megatron-LM of 2022 (the paper) sends a part of an activation from each tensor-parallel rank, and sums what layers split
-  by columns send back while the gradients of their weights are computed.
+- Each tensor-parallel rank sends a part of an activation to the next stage, as Megatron-LM does unless
+  --no-scatter-gather-tensors-in-pipeline is set, and DeepSpeed (is_pipe_partitioned); gathering the parts is left out.
+- Megatron-LM of 2022 (the paper) sums what layers split by columns send back while the gradients of their weights are
+  computed.
 - Machines of the paper have eight HDR ports, those of vTrain four.
-- bigscience set CUDA_LAUNCH_BLOCKING, without which 320 GPUs hung: hosts and devices take turns. Replicas share the state of
-  the optimizer. From 28 February 2022 on, gradients were added up in fp32, and embedding and head counted as blocks when stages
-  were cut. An all-reduce between its machines took one of four ports, at 40.5 Gbit/s
-  (experiments/bandwidth/all_reduce_bench-a100-n4.txt): each group of replicas has such a ring, up to four in a machine.
+- bigscience set CUDA_LAUNCH_BLOCKING, without which 320 GPUs hung: hosts and devices take turns, and ranks wait for sends.
+  Replicas share the state of the optimizer. From 28 February 2022 on, gradients were added up in fp32, and embedding and head
+  counted as blocks when stages were cut. An all-reduce between its machines took one of four ports, at 40.5 Gbit/s
+  (experiments/bandwidth/all_reduce_bench-a100-n4.txt); several at once are taken to use all four.
 
 ## What is known to be off
 
-- **Large models on an A100** are mostly forecast too fast. Tables of kernels time single products of numbers that need little
-  power: 8,192 cubed at 294 TFLOP/s, where random numbers reach 257 on the same board (Horace He, thonking.ai, 2024).
+- **bigscience** is forecast too fast, the more so the larger a rank's part of the model: replicas take longer to agree than two
+  passes of their gradients over the measured network. Rows of one setting were measured 1 to 7 % apart.
 - **bigscience with heads of 108 features** took half as long again as with heads of 144 or 216: their matrices do not begin at
   multiples of 16 bytes, and the products of attention run at some 10 TFLOP/s, as without tensor cores. That is not modelled.
   Nor is it known why 104 and 112 heads of 128 features, and one sequence a micro-batch on four tensor-parallel ranks, were 15
@@ -71,8 +73,8 @@ this:
   in more than a few rows, and rows that differ in the micro-batch alone disagree by 10 to 15 %. Calculon is as far off there.
 - **64 sequences at once on 64 GPUs** are published at twice the time of 32, for the same work: the row looks like one of twice
   the batch, and is counted as it stands.
-- **Eight tensor-parallel ranks bound by launches** take 12 % longer than four. The host does the same for both; what it waits
-  for is not known.
+- **Eight tensor-parallel ranks bound by launches** take 12 to 17 % longer than four. The host does the same for both;
+  what it waits for is not known.
 
 ## By devices
 

@@ -10,10 +10,9 @@ class Trainer:
     """One version of Megatron-LM or Megatron-DeepSpeed.
 
     Attributes:
-        of_2022: Megatron-LM of 2022, which sends a part of each activation from each tensor-parallel rank, and sums what layers
-            split by columns send back while their weights' gradients are computed
-            (--no-async-tensor-model-parallel-allreduce turns it off). Default False: of 2021, which Megatron-DeepSpeed was made
-            from.
+        of_2022: Megatron-LM of 2022, which sums what layers split by columns send back while their weights' gradients are
+            computed (--no-async-tensor-model-parallel-allreduce turns it off). Default False: of 2021, which Megatron-DeepSpeed
+            was made from.
         sharded_state: replicas share the state and the update (ZeRO stage 1). Default False.
         fused_update: one kernel unscales and clips gradients and updates parameters (DeepSpeed without ZeRO). Default False.
         launches_block: CUDA_LAUNCH_BLOCKING was set. Default False.

@@ -72,3 +72,14 @@ def test_a_stage_waits_for_its_device_between_forward_and_backward() -> None:
     forward = int(rank.step.trace.counts("forward").sum())
     assert slow.phase_s["forward"] == pytest.approx(forward * 1e-3, rel=0.02)
     assert slow.phase_s["backward"] + slow.phase_s["recompute"] >= free.phase_s["backward"] + free.phase_s["recompute"]
+
+
+def test_launches_that_block_wait_for_sends_and_receipts() -> None:
+    rank, cluster = rank_and_cluster(Mesh(tp=2, pp=2))
+    assert rank.send is not None
+    sent = [c for c in rank.step.communication.collectives if c.operation == "send"]
+    part = 2 * 2 * SHAPE.seq_len * SHAPE.hidden // 2  # bytes that one of two ranks sends in a micro-batch
+    assert [(c.payload_bytes, c.calls) for c in sent] == [(2 * 4 * part, 2 * 4)]
+    alone, waiting = (beside_megatron_host(rank, cluster, host=FREE, blocking=True, neighbours=count) for count in (0, 1))
+    assert waiting.send is None
+    assert waiting.alone_s - alone.alone_s == pytest.approx(2 * 4 * rank.send.seconds)
