@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuwise.cost.network.collectives import CommunicationTime, communication_time
 from gpuwise.cost.parameters import parameters
+from gpuwise.cost.rank_time import rank_times
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Link
+from gpuwise.strategy import Mesh, Parallelism, Strategy
+from gpuwise.strategy.parallelism import CONTEXTS
 from gpuwise.trace.header import RankGroup
 from gpuwise.trace.parallel.communication import Collective, Communication
+from gpuwise.trace.parallel.ranks import rank_steps
+from gpuwise.trace.presets import load_preset
 
 INSIDE = Link("inside", "a switch", "scale-up", per_direction_bytes_per_s=450e9)
 PORT = Link("port", "a port", "scale-out", per_direction_bytes_per_s=50e9)
@@ -47,3 +54,21 @@ def test_axes_sum_to_what_is_exposed_and_share_what_is_hidden():
 
 def test_nothing_is_said_of_axes_where_nothing_is_communicated():
     assert time_of().by_axis == {}
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_step_waits_for_what_attention_exchanges(context: str):
+    strategy = Strategy("bf16", mesh=Mesh(cp=8), parallelism=Parallelism(context=context))
+    preset = load_preset("gpt2", precision="bf16")
+    assert preset is not None
+    (step,) = rank_steps(lambda parts: preset.at(micro_batch=1, seq_len=1024 // parts), strategy)
+    one_machine = Cluster(MACHINES.chip, 8, 1, inside=INSIDE)
+    (fast,), (slow,) = (
+        rank_times([step], cluster, strategy=strategy)
+        for cluster in (one_machine, replace(one_machine, inside=replace(INSIDE, per_direction_bytes_per_s=4.5e9)))
+    )
+    assert fast.send is None  # between stages, of which there are none
+    payload_bytes = sum(c.payload_bytes for c in step.communication.collectives if c.group.axis == "cp")
+    sent = 1.0 if context == "ring" else 7 / 8  # of the payload, by each rank
+    assert slow.exchange.by_axis["cp"] >= sent * payload_bytes / 4.5e9
+    assert 0 < fast.exchange.by_axis["cp"] < slow.exchange.by_axis["cp"]

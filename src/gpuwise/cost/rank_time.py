@@ -123,7 +123,7 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
     if not busy_s:
         phase_s["forward"] = alone_s
     exchange = communication_time(
-        Communication(tuple(c for c in communication.collectives if c.operation != "send")),
+        Communication(tuple(c for c in communication.collectives if not c.between_stages)),
         cluster,
         backward_s=phase_s["backward"] + phase_s["recompute"],
         forward_s=phase_s["forward"],
@@ -189,7 +189,7 @@ def beside_launches(exchange: CommunicationTime, *, waiting_s: float) -> Communi
 
 def _send(communication: Communication, cluster: Cluster, parameters: Parameters) -> CollectiveTime | None:
     """One send to a neighbour; sending and receiving go on at the same time."""
-    sends = [c for c in communication.collectives if c.operation == "send" and c.payload_bytes and c.calls]
+    sends = [c for c in communication.collectives if c.between_stages and c.payload_bytes and c.calls]
     if not sends or cluster.devices == 1:
         return None
     largest = max(sends, key=lambda c: c.payload_bytes / c.calls)

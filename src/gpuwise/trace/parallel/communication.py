@@ -18,7 +18,7 @@ class Collective:
     """Equal collectives of one rank's step.
 
     Attributes:
-        operation: of COLLECTIVES; "send" is from rank to rank, as between pipeline stages.
+        operation: of COLLECTIVES; "send" is from rank to rank, as between pipeline stages or in ring attention.
         group: the ranks that take part.
         payload_bytes: bytes of the full tensors, summed over the calls.
         calls: number of calls.
@@ -35,6 +35,11 @@ class Collective:
     overlaps: str = "nothing"
     in_update: bool = False
     copied_bytes: int = field(default=0, compare=False)
+
+    @property
+    def between_stages(self) -> bool:
+        """Whether it passes something on from one pipeline stage to the next. Ring attention sends within a stage."""
+        return self.operation == "send" and self.group.axis == "pp"
 
 
 @dataclass(frozen=True)
