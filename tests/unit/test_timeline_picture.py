@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -22,6 +23,7 @@ from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.parallel.ranks import RankStep
 from gpuwise.trace.parallel.recorded import split_communication
 from gpuwise.tracing import record
+from gpuwise.units import format_duration
 
 PIPELINE = ("llama3-8b", "--on", "h100-sxm:4", "--mesh", "pp=4", "--accumulate", "6", "--recompute", "full")
 
@@ -149,3 +151,13 @@ def test_other_files_are_refused(path: str, words: str, tmp_path: Path, monkeypa
 def test_a_folder_that_is_not_there(pipeline: StepTimeline, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot write"):
         save_timeline(pipeline, tmp_path / "none" / "step.svg")
+
+
+def test_short_rows_with_waits_between_them_are_seen(pipeline: StepTimeline) -> None:
+    """As where the host is the limit: the device works a tenth of the time."""
+    rows = tuple(TimelineSpan("kernel", "forward", 1e-3 * n, 1e-3 * n + 1e-4) for n in range(960))
+    lines = text_timeline(replace(pipeline, lanes=(TimelineLane("computation", rows),))).splitlines()
+    letters = next(line for line in lines if line.startswith("computation |")).split("|")[1]
+    assert set(letters) == {"F"}
+    step = format_duration(pipeline.forecast.step_time_s.value)
+    assert f"a step of {step}, {format_duration(rows[-1].end_s)} of it drawn" in lines[0]

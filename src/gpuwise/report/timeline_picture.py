@@ -29,6 +29,8 @@ LOOK = {
 _WIDTH, _LEFT, _RIGHT, _TOP = 1200.0, 110.0, 20.0, 84.0
 _COLUMNS = 96
 _PROCESS = 1
+_BUSY = 0.05  # of a column of text: less is waiting
+_NEAR = 0.02  # seconds drawn that differ by less from the forecast's are not told apart
 _NARROW = 0.25  # of a unit of the picture: spans of one kind that are no further apart are drawn as one
 
 
@@ -123,7 +125,11 @@ def _title(timeline: StepTimeline) -> str:
 
 
 def _subtitle(timeline: StepTimeline) -> str:
-    return f"{strategy_words(timeline.strategy)}: {timeline.remark}; a step of {format_duration(timeline.whole_s)}"
+    forecast_s, drawn_s = timeline.forecast.step_time_s.value, timeline.whole_s
+    drawn = f", {format_duration(drawn_s)} of it drawn" if drawn_s < (1 - _NEAR) * forecast_s else ""
+    if drawn_s > (1 + _NEAR) * forecast_s:
+        drawn = f", drawn as {format_duration(drawn_s)}: the host launches each row when its turn comes"
+    return f"{strategy_words(timeline.strategy)}: {timeline.remark}; a step of {format_duration(forecast_s)}{drawn}"
 
 
 def _kinds(timeline: StepTimeline) -> list[str]:
@@ -161,7 +167,8 @@ def _letters(lane: TimelineLane, whole_s: float) -> str:
 
 
 def _letter(seconds: Mapping[str, float], whole_s: float) -> str:
-    """Of the kind that takes most of these seconds; a space where most of them pass in waiting."""
-    if sum(seconds.values()) < whole_s / 2:
+    """Of the kind that takes most of these seconds; a space where next to all of them pass in waiting. The rows of a step that
+    its host limits are short, with waits between them."""
+    if sum(seconds.values()) < _BUSY * whole_s:
         return " "
     return LOOK[max(seconds, key=lambda kind: seconds[kind])][1]
