@@ -20,6 +20,7 @@ from gpuwise.cost.price import price_ranks
 from gpuwise.cost.rank_time import RankTime, rank_times
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.plan.pricing.traces import largest_rank
 
 # Chosen by fit from its grid, on the steps of one machine whose model is not kept out (VIA-Research/vTrain).
 HOST = MegatronHost(forward_s=100e-6, backward_s=5e-6, collective_s=25e-6)
@@ -53,10 +54,13 @@ def timed(case: MegatronCase, cache: Path, catalog: Catalog) -> TimedCase:
 
 
 def forecast(case: MegatronCase, cache: Path, catalog: Catalog) -> Forecast:
-    """The forecast of the slowest rank, with the memory of the one that needs most."""
+    """The forecast of the slowest rank; where memory was published, with that of the one that needs most, from a replay of the
+    allocator."""
     one = timed(case, cache, catalog)
-    needs = [memory_forecast(rank.step.trace, one.cluster, parameters=parameters(), replay=False) for rank in one.ranks]
-    return replace(one.step(HOST), memory=max(needs, key=lambda need: need.device_bytes))
+    if case.peak_bytes is None:
+        return one.step(HOST)
+    largest = largest_rank(tuple(rank.step for rank in one.ranks))
+    return replace(one.step(HOST), memory=memory_forecast(largest.trace, one.cluster, parameters=parameters()))
 
 
 def fit(cases: Iterable[MegatronCase], cache: Path, catalog: Catalog) -> list[tuple[MegatronHost, float]]:

@@ -21,7 +21,8 @@ forecast's 90 % interval.
   (bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles-prequel.md). The same row was measured 7 % apart from one day
   to the next.
 
-Memory, published for bigscience alone: {memory}.
+Memory, published for bigscience alone, with the allocator replayed as in any forecast: {memory}.
+Most of them lack about two bytes a parameter of the rank, for which no source was found.
 
 ## What was fitted, and what was chosen
 
