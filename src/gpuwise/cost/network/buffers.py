@@ -25,10 +25,22 @@ def copies_s(
     if not copying:
         return {}
     calls = np.array([max(1, c.calls) for c in copying], dtype=np.float64)
-    none = np.zeros(len(copying))
+    each_bytes = np.array([c.copied_bytes for c in copying], dtype=np.float64) / calls
+    each_s = copy_s(each_bytes, chip, precision=precision, parameters=parameters, calibration=calibration)
+    seconds: dict[str, float] = {}
+    for collective, all_s in zip(copying, (calls * each_s).tolist(), strict=True):
+        seconds[collective.group.axis] = seconds.get(collective.group.axis, 0.0) + all_s
+    return seconds
+
+
+def copy_s(
+    size_bytes: np.ndarray, chip: Chip, *, precision: str, parameters: Parameters, calibration: Calibration
+) -> np.ndarray:
+    """Seconds of kernels that each copy so many bytes, read and written together. Shape (sizes,), as `size_bytes`."""
+    none = np.zeros(len(size_bytes))
     shapes = Shapes(
         flops=none,
-        bytes_read=np.array([c.copied_bytes for c in copying], dtype=np.float64) / calls,
+        bytes_read=size_bytes,
         bytes_written=none,
         kernels=none + 1,
         batch=none,
@@ -39,7 +51,4 @@ def copies_s(
         element_bytes=none + 2,
     )
     times = class_times("copy", "", shapes, chip, precision=precision, parameters=parameters, calibration=calibration)
-    seconds: dict[str, float] = {}
-    for collective, each_s in zip(copying, (calls * times.device_s).tolist(), strict=True):
-        seconds[collective.group.axis] = seconds.get(collective.group.axis, 0.0) + each_s
-    return seconds
+    return times.device_s

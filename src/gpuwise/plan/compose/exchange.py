@@ -9,8 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from gpuwise.cost.calibration import calibration
-from gpuwise.cost.kernels import class_times
-from gpuwise.cost.kernels.shapes import Shapes
+from gpuwise.cost.network.buffers import copy_s
 from gpuwise.cost.network.collectives import group_calls
 from gpuwise.cost.parameters import Parameters
 from gpuwise.hardware.cluster import Cluster
@@ -99,7 +98,7 @@ def exchange_time(
 
 
 def _copies_s(collectives: Collectives, chip: Chip, parameters: Parameters) -> np.ndarray:
-    """Seconds of the copies of these calls, see gpuwise.cost.network.buffers."""
+    """Seconds of the copies of these calls, see gpuwise.cost.network.buffers.copies_s."""
     calls = np.maximum(1.0, collectives.calls)
     each_bytes = np.broadcast_to(
         collectives.copied_bytes / calls, np.broadcast_shapes(np.shape(calls), np.shape(collectives.copied_bytes))
@@ -113,18 +112,4 @@ def _copies_s(collectives: Collectives, chip: Chip, parameters: Parameters) -> n
 def _copy_curve(chip: Chip, parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of copies of ascending sizes, between which they grow linearly nearly everywhere."""
     sizes = np.geomspace(1.0, 2.0**42, 1024)
-    none = np.zeros(len(sizes))
-    shapes = Shapes(
-        flops=none,
-        bytes_read=sizes,
-        bytes_written=none,
-        kernels=none + 1,
-        batch=none,
-        m=none,
-        n=none,
-        k=none,
-        causal=none,
-        element_bytes=none + 2,
-    )
-    times = class_times("copy", "", shapes, chip, precision="bf16", parameters=parameters, calibration=calibration(chip))
-    return sizes, times.device_s
+    return sizes, copy_s(sizes, chip, precision="bf16", parameters=parameters, calibration=calibration(chip))
