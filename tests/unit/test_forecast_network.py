@@ -43,8 +43,13 @@ def test_each_axis_has_its_link_with_the_figures_behind_it():
     assert (between["where"], between["axes"], between["serves"]) == ("between", ["dp_shard"], "machine")
     assert inside["bytes_per_s"] == 450e9  # NVLink 4: 18 links of 25 GB/s, one way
     assert inside["provenance"] == "fitted on its technology"
+    assert answer["provenance"]["communication"] == between["provenance"] == "fitted on its technology"
+
+
+def test_a_network_that_nobody_measured_is_the_least_sure_link():
+    answer = forecast("gpt2", "--on", "h100-sxm:8x2", "--network", "100 Gbit Ethernet")
     assert "nobody measured" in " ".join(answer["assumptions"])
-    assert answer["provenance"]["communication"] == between["provenance"] == "assumed"
+    assert answer["provenance"]["communication"] == answer["network"][-1]["provenance"] == "assumed"
 
 
 def test_one_group_over_both_links_names_both():
@@ -68,7 +73,7 @@ def test_the_network_that_is_named_is_the_one_that_is_priced(network: str, bytes
 
 
 def test_a_link_with_a_bus_bandwidth_of_its_own_names_that():
-    links = forecast("gpt2", "--on", "a100-80gb-sxm:8x2", "--network", "EFA v1")["network"]
+    links = forecast("gpt2", "--on", "mi300x:8")["network"]
     assert links[-1]["provenance"] == "measured on this link"
     assert links[-1]["busbw_bytes_per_s"] > 0
     assert links[-1]["efficiency"] is None

@@ -131,9 +131,11 @@ class _Stage:
         return mask
 
     def _casts(self) -> np.ndarray:
-        """Storages of casts. Autocast keeps those of weights to the end of forward, where another rank's stage may be."""
-        casts = np.array([name.startswith("aten._to_copy") for name in self._trace.operations.name])
-        mask: np.ndarray = casts[self._trace.sequence.operation[np.maximum(self._trace.storages.born, 0)]]
+        """Storages of casts in forward. Autocast keeps those of weights to its end, where another rank's stage may be."""
+        operations, sequence = self._trace.operations, self._trace.sequence
+        casts = np.array([name.startswith("aten._to_copy") for name in operations.name])
+        born = np.maximum(self._trace.storages.born, 0)
+        mask: np.ndarray = casts[sequence.operation[born]] & (sequence.phase[born] == FORWARD)
         return mask
 
     def _summed(self, received: np.ndarray) -> np.ndarray:
