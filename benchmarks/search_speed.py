@@ -53,7 +53,7 @@ def recording(recompute: str, cache: Path) -> TraceFamily:
 
 
 def table_of(cluster: Cluster, cache: Path) -> BlockTable:
-    """The table of blocks, which prices them when it is asked."""
+    """The table of blocks, which prices them at their first use."""
     traces = StepTraces(lambda variant: recording(variant.recompute, cache))
     strategy = Strategy(precision="bf16", optimizer="adamw")
     return BlockTable(traces, cluster.chip, strategy, micro_batches=divisors(BATCH).tolist(), by_heads=True)

@@ -2,7 +2,7 @@
 
 As gpuwise composes its own ranks (gpuwise.trace.parallel.ranks), where Megatron-LM does otherwise:
 
-- stages have equally many blocks, whatever embedding and head cost, or count those as blocks;
+- stages have equally many blocks beside embedding and head, or count those as blocks;
 - the layer of queries, keys and values is laid out head by head;
 - replicas add up their gradients in half precision, once a step and after backward, also beside tensor parallelism;
 - the first and the last stage add up the gradient of the embedding they share;

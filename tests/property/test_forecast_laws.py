@@ -1,4 +1,4 @@
-"""Laws of forecasts on several devices, whatever the mesh, the network and the number of machines; nothing but a refusal where
+"""Laws of forecasts on several devices, for any mesh, network and number of machines; nothing but a refusal where
 one of them makes no sense. Presets alone: nothing is recorded."""
 
 from __future__ import annotations
@@ -114,10 +114,10 @@ DEVICES = st.one_of(
         },
     ),
 )
-def test_what_makes_no_sense_is_refused_and_all_else_is_json(verb: str, on: str, asked: dict):
+def test_what_makes_no_sense_is_refused_and_all_else_is_json(verb: str, on: str, options: dict):
     of_verb = {"forecast": gpuwise.forecast, "scale": gpuwise.scale, "timeline": gpuwise.step_timeline}[verb]
     try:
-        result = of_verb("gpt2", on=on, **asked)
+        result = of_verb("gpt2", on=on, **options)
     except GpuwiseError:
         return
     json.dumps(result.forecast.to_dict() if verb == "timeline" else result.to_dict(), allow_nan=False)

@@ -16,7 +16,7 @@ def scaling_stops(*, devices: int, gain: float, dearer: float) -> str:
         gain: what the next doubling adds, as a share of the throughput.
         dearer: what a sample costs beyond at least, over what it costs on so many.
     """
-    # Rounded down: a gain is below half, and a sample is no cheaper than said.
+    # Rounded down: a gain is below half, and a sample is no cheaper than printed.
     change = f"adds {floor(1000 * gain) / 10:.1f} % to" if gain > 0 else f"takes {floor(-1000 * gain) / 10:.1f} % from"
     return (
         f"scaling stops paying at {counted(devices, 'device')}: the next doubling {change} the throughput, "

@@ -76,7 +76,7 @@ def links_used(communication: Communication, cluster: Cluster, figures: Mapping[
     for group in groups:
         inside = cluster.inside
         if inside is not None and inside.exchange_spread is not None and group.ranks <= cluster.devices_per_machine:
-            uses = [_measured(inside)]  # as a whole, whatever the ranks
+            uses = [_measured(inside)]  # one figure for any number of ranks
         else:
             path = group_path(group, cluster, figures)
             uses = [_use(segment, "between" if segment is path.between else "inside", cluster) for segment in path.segments]

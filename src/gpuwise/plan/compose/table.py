@@ -56,7 +56,7 @@ class BlockTable:
         parameters: figures of the cost model; None takes the shipped ones.
         by_heads: as for gpuwise.trace.parallel.tensor.tensor_parallel. False.
 
-    Blocks are priced when they are first asked for. Raises UnsupportedError for techniques that are not composed.
+    Blocks are priced at their first use. Raises UnsupportedError for techniques that are not composed.
     """
 
     def __init__(
