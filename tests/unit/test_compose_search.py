@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from gpuwise.api.devices import device_of
 from gpuwise.api.sources import source_of
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.plan.compose.best import JobBlocks, best_on
 from gpuwise.plan.compose.search import ComposedSearch, limits_of, search
 from gpuwise.plan.compose.table import BlockTable
 from gpuwise.plan.compose.verify import verified
@@ -92,3 +94,17 @@ def test_finalists_are_forecast_as_they_would_run(result: ComposedSearch) -> Non
         assert abs(finalist.time_change) < 0.01
         assert abs(finalist.memory_change) < 0.005
     assert finals.finalists[0].forecast.step_time_s.value == min(f.forecast.step_time_s.value for f in finals.finalists)
+
+
+def test_one_call_finds_the_best_of_every_cluster() -> None:
+    catalog = load_catalog()
+    clusters = [device_of(name, catalog).cluster for name in ("h100-sxm:8", "a100-80gb-sxm:8x2", "rtx-4090:2")]
+    techniques = Strategy("amp-bf16", optimizer="adamw")
+    blocks = JobBlocks(TRACES, techniques, micro_batches=(1, 2))
+    few = partial(layouts, most_stages=1)
+    for cluster, best in zip(clusters, best_on(blocks, clusters, global_batch=BATCH, keep=2, layouts_of=few), strict=True):
+        table = BlockTable(TRACES, cluster.chip, techniques, micro_batches=(1, 2))
+        chosen = few(cluster.devices, limits_of(table, cluster.devices_per_machine))
+        alone = search(table, cluster, global_batch=BATCH, keep=2, chosen=chosen)
+        assert best.points == alone.best
+        assert best.least_bytes == alone.least_bytes
