@@ -28,6 +28,7 @@ FLOORS = [
         "notes",
         "strategy",
         "step_settings",
+        "plan_settings",
     },
     {"hardware"},
     {"trace"},

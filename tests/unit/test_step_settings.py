@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from test_plan_synthetic import synthetic_source
 
-from gpuwise import api, step_settings
+from gpuwise import api, plan_settings, step_settings
 from gpuwise.cli.main import main
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import load_catalog
@@ -26,7 +26,7 @@ GROUPS = {
     "forecast": step_settings.ForecastSettings,
     "fit": step_settings.DeviceSettings,
     "compare": step_settings.StepSettings,
-    "plan": step_settings.PlanSettings,
+    "plan": plan_settings.PlanSettings,
     "train": step_settings.RunSettings,
     "validate": step_settings.DeviceSettings,
 }

@@ -15,7 +15,8 @@ from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.hardware.device import DeviceSpec
 from gpuwise.plan.economics.length import RunLength
-from gpuwise.step_settings import PlanSettings, named_settings, sizes_of, strategy_of
+from gpuwise.plan_settings import PlanSettings
+from gpuwise.step_settings import named_settings, sizes_of, strategy_of
 from gpuwise.strategy import check_techniques
 from gpuwise.units import parse_duration, parse_usd
 
@@ -40,7 +41,7 @@ def plan(
         on: the devices to consider, in a list or separated by commas. None considers all.
         own: the user's own machines, ["rtx-4090:2", "h100-sxm:8x4"].
         limit: largest number of plans, None for all.
-        settings: optional keywords, see gpuwise.step_settings.PlanSettings. Among them:
+        settings: optional keywords, see gpuwise.plan_settings.PlanSettings. Among them:
             samples, epochs, tokens: length of the run, one of them (50_000 or "50k"), or samples an epoch together with epochs.
             budget: dollars or "20k".
             deadline: seconds or "3d".

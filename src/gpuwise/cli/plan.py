@@ -9,7 +9,8 @@ from typing import Unpack
 import click
 
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
-from gpuwise.step_settings import LimitSettings, NetworkSettings, OfferSettings, PlanSettings, job_word, settings_of
+from gpuwise.plan_settings import LimitSettings, OfferSettings, PlanSettings
+from gpuwise.step_settings import NetworkSettings, job_word, settings_of
 
 _SHOWN_FIRST = [name for group in (LimitSettings, NetworkSettings, OfferSettings) for name in settings_of(group)]
 

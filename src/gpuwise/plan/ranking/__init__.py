@@ -1,0 +1,1 @@
+"""What a choice among plans rests on, as columns of NumPy: objectives, the Pareto front, chances to keep the limits."""

@@ -1,0 +1,32 @@
+"""The settings of `plan`: its keywords in gpuwise.api, and the command line's flags."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from gpuwise.step_settings import NetworkSettings, Setting, StepSettings, WorkSettings
+
+# What the first plan is the best in. The first is the default.
+OBJECTIVES = ("cheapest", "fastest", "samples-per-dollar", "least-memory", "least-energy")
+
+
+class LimitSettings(TypedDict, total=False):
+    """What a whole run may take."""
+
+    budget: Annotated[float | str | None, Setting("Spend at most this, e.g. 20000 or $20k.", metavar="USD")]
+    deadline: Annotated[float | str | None, Setting("Be done within this, e.g. 3d or 12h.", metavar="TIME")]
+
+
+class OfferSettings(TypedDict, total=False):
+    """Which offers are ranked, and how."""
+
+    spot: Annotated[bool | None, Setting("Only spot prices, or none; both by default.", off_switch=True)]
+    stale: Annotated[bool | None, Setting("Rank offers whose price is over a year older than the newest, too.")]
+    xla: Annotated[bool | None, Setting("Rank what `gpuwise train` cannot run (PyTorch/XLA, vendors' plug-ins) by price, too.")]
+    global_batch: Annotated[int | None, Setting("Samples an optimizer step, over all devices.")]
+    interruptions: Annotated[float | None, Setting("Interruptions of a spot machine, a day.")]
+    electricity: Annotated[float | None, Setting("Dollars a kWh, for your own machines.", metavar="USD")]
+
+
+class PlanSettings(StepSettings, WorkSettings, LimitSettings, OfferSettings, NetworkSettings, total=False):
+    """What `plan` takes beside the devices."""
