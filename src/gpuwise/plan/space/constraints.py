@@ -19,6 +19,7 @@ class Constraints:
         precision, recompute, micro_batch, accumulation: values pinned by the user; None (default) is searched.
         techniques: the Strategy fields that are not searched.
         exact: True (default): the batch is the user's own. False: a job whose step takes one micro-batch may take less.
+        allow: techniques that change what is trained and may be tried, see gpuwise.plan.space.permission. None by default.
     """
 
     global_batch: int
@@ -28,6 +29,7 @@ class Constraints:
     accumulation: int | None = None
     techniques: Strategy = field(default_factory=Strategy)
     exact: bool = True
+    allow: frozenset[str] = frozenset()
 
     def micro_batches(self, cluster: Cluster) -> list[int]:
         """Micro-batch sizes that divide a device's batch, ascending."""

@@ -12,7 +12,7 @@ from gpuwise.notes import rejections
 from gpuwise.plan.pricing.largest import largest_of
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import NOT_TRACED
-from gpuwise.plan.space import legal
+from gpuwise.plan.space import legal, permission
 from gpuwise.plan.space.constraints import Constraints, NoStrategy, why_not
 from gpuwise.strategy import Mesh, Strategy
 
@@ -48,7 +48,40 @@ class StrategySearch:
         return None if strategy is None else self.forecast(strategy, cluster)
 
     def best(self, cluster: Cluster, constraints: Constraints) -> Forecast | NoStrategy:
-        """The fastest strategy that fits a cluster, or the reason why there is none."""
+        """The fastest strategy that fits a cluster, or the reason why there is none.
+
+        What changes the training is tried where it is allowed, and taken where it is worth it.
+        """
+        best = self._best_as_requested(cluster, constraints)
+        if not constraints.allow:
+            return best
+        taken = constraints
+        for other in permission.permitted(constraints, optimizer=self._own_optimizer(cluster, constraints)):
+            best, taken = self._better(best, taken, cluster, other)
+        for other in permission.permitted_batches(taken, devices=cluster.devices):
+            best, taken = self._better(best, taken, cluster, other)
+        return best
+
+    def _better(
+        self, best: Forecast | NoStrategy, taken: Constraints, cluster: Cluster, other: Constraints
+    ) -> tuple[Forecast | NoStrategy, Constraints]:
+        """The better of the best so far and what other constraints give, with its constraints."""
+        forecast = self._best_as_requested(cluster, other)
+        if isinstance(forecast, NoStrategy):
+            return best, taken
+        if isinstance(best, NoStrategy) or sample_s(best) > permission.WORTH * sample_s(forecast):
+            return forecast, other
+        return best, taken
+
+    def _own_optimizer(self, cluster: Cluster, constraints: Constraints) -> str | None:
+        precisions = legal.precisions_for(cluster.chip, constraints.precision)
+        try:
+            return self.pricer.traces.header(precisions, constraints.techniques).strategy.optimizer
+        except NOT_TRACED:
+            return None
+
+    def _best_as_requested(self, cluster: Cluster, constraints: Constraints) -> Forecast | NoStrategy:
+        """The fastest strategy that changes nothing of the training."""
         refusal = why_not(cluster, constraints)
         if refusal is not None:
             return refusal
@@ -70,7 +103,7 @@ class StrategySearch:
             return NoStrategy(rejections.no_trace(), problem.what)
         if not forecasts:
             return self._shortfall(precisions, cluster, constraints, micro_batches[0])
-        return min(forecasts, key=lambda f: (f.step_time_s.value / f.strategy.global_batch, f.memory.device_bytes))
+        return min(forecasts, key=lambda f: (sample_s(f), f.memory.device_bytes))
 
     def _best_in(self, precision: str, cluster: Cluster, constraints: Constraints, micro_batches: list[int]) -> list[Forecast]:
         """The largest micro-batch of each mesh. Recomputation and sharding are tried only if memory limits the others.
@@ -150,6 +183,11 @@ class StrategySearch:
         more = " and more that is lost to fragments" if missing < 0 else ""
         needs = f"needs {(least or 0) / 2**30:.1f} GiB a device{more}"
         return NoStrategy(rejections.out_of_memory(), needs, max(0.0, float(missing)))
+
+
+def sample_s(forecast: Forecast) -> float:
+    """Seconds of a sample of the global batch."""
+    return forecast.step_time_s.value / forecast.strategy.global_batch
 
 
 def _crowded(forecast: Forecast, largest: int) -> bool:

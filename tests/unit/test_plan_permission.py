@@ -1,0 +1,99 @@
+"""Techniques that change what is trained: tried where the user allows them, and only there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwise.api.devices import device_of
+from gpuwise.api.sources import source_of
+from gpuwise.cost.forecast import Forecast
+from gpuwise.errors import InputError
+from gpuwise.hardware import load_catalog
+from gpuwise.plan.pricing.step import StepPricer, has_headroom
+from gpuwise.plan.space import permission
+from gpuwise.plan.space.constraints import Constraints, NoStrategy
+from gpuwise.plan.space.permission import PERMISSIONS, parse_allowed, permitted, permitted_batches, used
+from gpuwise.plan.space.strategies import StrategySearch, sample_s
+from gpuwise.strategy import Strategy
+
+CARD = device_of("rtx-4090:1", load_catalog()).cluster
+TRACES = source_of("gpt2-xl").traces()
+
+
+def best(constraints: Constraints, *allowed: str) -> Forecast | NoStrategy:
+    search = StrategySearch(StepPricer(TRACES))
+    return search.best(CARD, replace(constraints, allow=frozenset(allowed)))
+
+
+def test_a_smaller_state_is_tried_only_where_it_is_allowed() -> None:
+    # 1.56 billion parameters take 16 bytes each with AdamW, more than the card has; 10 with its state in 8 bits.
+    assert isinstance(best(Constraints(8)), NoStrategy)
+    assert isinstance(best(Constraints(8), "batch"), NoStrategy)
+    found = best(Constraints(8), "8bit-optimizer")
+    assert isinstance(found, Forecast)
+    assert has_headroom(found.memory)
+    assert found.strategy.optimizer == "adamw-8bit"
+    assert [one.name for one in used(found.strategy, requested=Strategy(), precision=None, global_batch=8)] == [
+        "8bit-optimizer"
+    ]
+
+
+def test_more_permissions_never_give_a_slower_step() -> None:
+    small = StrategySearch(StepPricer(source_of("gpt2").traces()))
+    slowest = None
+    for names in ((), ("bf16",), ("bf16", "batch"), ("bf16", "batch", "8bit-optimizer")):
+        found = small.best(CARD, Constraints(16, allow=frozenset(names)))
+        assert isinstance(found, Forecast)
+        assert {one.name for one in used(found.strategy, requested=Strategy(), precision=None, global_batch=16)} <= set(names)
+        assert slowest is None or sample_s(found) <= permission.WORTH * slowest
+        slowest = sample_s(found)
+
+
+def test_without_permission_nothing_else_is_trained() -> None:
+    constraints = Constraints(16)
+    assert list(permitted(constraints, optimizer="adamw")) == []
+    assert list(permitted_batches(constraints, devices=4)) == []
+
+
+def test_each_permission_changes_what_it_names() -> None:
+    for name in PERMISSIONS:
+        constraints = Constraints(64, allow=frozenset([name]))
+        others = [*permitted(constraints, optimizer="adamw"), *permitted_batches(constraints, devices=4)]
+        assert others
+        for other in others:
+            strategy = other.techniques.but(
+                precision=other.precision or "amp-bf16", micro_batch=1, accumulation=other.global_batch
+            )
+            assert [one.name for one in used(strategy, requested=Strategy(), precision=None, global_batch=64)] == [name]
+
+
+def test_what_the_user_names_stays() -> None:
+    allow = frozenset(PERMISSIONS)
+    pinned = Constraints(64, "amp-bf16", techniques=Strategy(optimizer="sgd", adapter="lora"), allow=allow)
+    assert {other.techniques.optimizer for other in permitted(pinned, optimizer="sgd")} == {"sgd"}
+    assert {other.techniques.adapter for other in permitted(pinned, optimizer="sgd")} == {"lora"}
+    assert not any(other.techniques.optimizer for other in permitted(Constraints(64, allow=allow), optimizer=None))
+
+
+def test_other_batches_stay_within_a_factor_of_four_and_divide() -> None:
+    for devices, pinned in ((1, None), (3, None), (8, 5), (64, None)):
+        constraints = Constraints(192, micro_batch=pinned, allow=frozenset(["batch"]))
+        batches = [other.global_batch for other in permitted_batches(constraints, devices=devices)]
+        assert batches
+        assert len(set(batches)) == len(batches)
+        assert all(batch % (devices * (pinned or 1)) == 0 and 48 <= batch <= 768 and batch != 192 for batch in batches)
+
+
+def test_names_are_checked() -> None:
+    assert parse_allowed(None) == frozenset()
+    assert parse_allowed("8bit-optimizer, lora") == parse_allowed(["lora", "8bit-optimizer"])
+    with pytest.raises(InputError, match="8bit-optimiser") as error:
+        parse_allowed("8bit-optimiser")
+    assert "8bit-optimizer" in error.value.ways_out[0]
+    with pytest.raises(InputError, match="knows no ''"):
+        parse_allowed("")
+    with pytest.raises(InputError, match="--precision"):
+        parse_allowed("fp8", named={"precision"})
+    assert parse_allowed("batch", named={"global_batch"}) == {permission.BATCH}
