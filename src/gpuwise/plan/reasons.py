@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
 from gpuwise.notes import plan as notes
 from gpuwise.notes.plan import times
+from gpuwise.notes.price import if_the_price_holds
 from gpuwise.plan.buying.candidates import Candidate, doubled_interruptions
 from gpuwise.plan.economics.bill import Outcome
 from gpuwise.plan.economics.bill import bill as bill_of
+from gpuwise.plan.economics.likely_price import LikelyPrice
 from gpuwise.plan.pricing.step import HEADROOM
 from gpuwise.plan.request import Request
 from gpuwise.plan.selection import best_at_usual_price, money_times_time
@@ -60,6 +62,13 @@ _BOUND = {
     "communication": "the exchange between devices",
     "input": "waiting for the batch",
 }
+
+
+def price_reasons(price: LikelyPrice, usd: Interval, *, listed_usd: float) -> list[Note]:
+    """Why the listed price may not hold, and what the run costs if it does."""
+    if price.note is None:
+        return []
+    return [price.note, if_the_price_holds(listed_usd=listed_usd, high_usd=usd.high)]
 
 
 def offer_reasons(

@@ -9,7 +9,7 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.inputs import DataPipeline
 from gpuwise.errors import GpuwiseError, NoPlanError
 from gpuwise.hardware.catalog import Catalog
-from gpuwise.hardware.prices import median_prices
+from gpuwise.hardware.prices import UsualPrices
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import rejections
 from gpuwise.notes import run as run_notes
@@ -76,7 +76,8 @@ def plan(
     best = {key: search(item) for key, item in by_key.items()}
     choices = {} if own is None else choices_here(by_key, best, own, request, samples=samples, compiler=compiler)
     best |= {key: choice.forecast for key, choice in choices.items()}
-    maker = PlanMaker(request, header, samples, None if exact else global_batch, median_prices(catalog.offers), choices)
+    market = UsualPrices.of(catalog.offers, newest=catalog.newest)
+    maker = PlanMaker(request, header, samples, None if exact else global_batch, market, choices)
     settled = set(choices)  # its memory is counted from traces with its own kernels
     while True:  # until the memory of every shown plan comes from a replay of the allocator
         rejected = Rejections()

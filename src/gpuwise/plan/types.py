@@ -45,6 +45,8 @@ class Plan(Printed):
         hours_interval: 90 % interval of `hours`.
         train_obstacle: why `gpuwise train` cannot run the plan; "" where it can.
         price_of_median: price divided by the chip's median on-demand price; None for owned machines and unknown medians.
+        usd_per_hour: likely price of an hour of the machine, with its 90 % interval; None in files of older versions.
+        usd_at_listed_price: cost if the listed price holds; None in files of older versions.
         host: settings of the machine that runs the plan; the runtime chooses those that are None.
     """
 
@@ -72,6 +74,8 @@ class Plan(Printed):
     hours_interval: Interval | None = None
     train_obstacle: str = ""
     price_of_median: float | None = None
+    usd_per_hour: Interval | None = None
+    usd_at_listed_price: float | None = None
     host: HostSettings = field(default_factory=HostSettings)
 
     @property
@@ -88,6 +92,11 @@ class Plan(Printed):
     def price_outlier(self) -> bool:
         """Whether the price is suspiciously far below the chip's median."""
         return is_outlier(self.price_of_median)
+
+    @property
+    def price_may_rise(self) -> bool:
+        """Whether the run is counted at a price above the listed one, which may not hold."""
+        return any(note.kind == "likely-price" for note in self.reason_notes)
 
     def check_job(self, fingerprint: str) -> None:
         """Raises JobError if the plan was made for another job.
@@ -134,6 +143,9 @@ class Plan(Printed):
             "price_as_of": self.price_as_of,
             "price_of_median": self.price_of_median,
             "price_outlier": self.price_outlier,
+            "usd_per_hour_likely": None if self.usd_per_hour is None else self.usd_per_hour.value,
+            "usd_per_hour_interval": _ends(self.usd_per_hour),
+            "usd_at_listed_price": self.usd_at_listed_price,
             "gpuwise_version": self.gpuwise_version,
         }
 

@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.cost.forecast import Forecast
-from gpuwise.hardware.prices import share_of_median
+from gpuwise.hardware.prices import UsualPrices, share_of_median
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note, rejections
 from gpuwise.notes import run as run_notes
 from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.buying.runnable import train_obstacle
 from gpuwise.plan.cpu.choice import CpuChoice
+from gpuwise.plan.economics.bill import bill as bill_of
 from gpuwise.plan.economics.bill import outcome as outcome_of
-from gpuwise.plan.reasons import forecast_reasons, offer_reasons
+from gpuwise.plan.economics.likely_price import likely_price
+from gpuwise.plan.reasons import forecast_reasons, offer_reasons, price_reasons
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
 from gpuwise.plan.space.constraints import NoStrategy
@@ -33,7 +35,7 @@ class PlanMaker:
         header: header of the job's trace.
         samples: number of samples to train on.
         assumed_batch: the default global batch; None if the user sets one. A plan with another batch has a note on it.
-        median_usd: median price of a device-hour by chip.
+        market: what a device-hour usually costs.
         choices: settings chosen for this machine's CPU.
     """
 
@@ -41,7 +43,7 @@ class PlanMaker:
     header: Header
     samples: int
     assumed_batch: int | None
-    median_usd: Mapping[str, float]
+    market: UsualPrices
     choices: Mapping[Key, CpuChoice]
 
     def plans(
@@ -77,7 +79,10 @@ class PlanMaker:
         steps = -(-self.samples // batch)
         work = forecast.step_time_s.scaled(steps)
         terms = item.terms if choice is None else replace(item.terms, setup_s=item.terms.setup_s + choice.compile_s)
-        outcome = outcome_of(work, terms, deadline_s=request.deadline_s)
+        price = likely_price(item.offer, self.market, run_s=bill_of(work.value, terms).calendar_s)
+        hour = price.usd_per_hour
+        outcome = outcome_of(work, replace(terms, usd_per_hour=hour.value), deadline_s=request.deadline_s, usd_per_hour=hour)
+        listed_usd = outcome.bill.usd * price.listed_usd / hour.value if hour.value else outcome.bill.usd
         assumptions = [*item.assumptions, *forecast.assumption_notes]
         if self.assumed_batch not in (None, batch):
             why = f"so that it divides over {item.cluster.devices} devices"
@@ -86,6 +91,7 @@ class PlanMaker:
             assumptions.append(run_notes.global_batch_here(samples=batch, why=why))
         obstacle = train_obstacle(item.chip, forecast.strategy)
         reasons = [
+            *price_reasons(price, outcome.usd, listed_usd=listed_usd),
             *offer_reasons(item, outcome, request, work_s=work.value, train_obstacle=obstacle),
             *forecast_reasons(forecast, item, train_obstacle=obstacle),
             *(() if choice is None else choice.reasons),
@@ -115,5 +121,7 @@ class PlanMaker:
             assumption_notes=tuple(assumptions),
             hours_interval=outcome.calendar_s.scaled(1 / 3600),
             train_obstacle=obstacle,
-            price_of_median=share_of_median(item.offer, self.median_usd),
+            price_of_median=share_of_median(item.offer, self.market.on_demand),
+            usd_per_hour=hour,
+            usd_at_listed_price=listed_usd,
         )

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from gpuwise.cost.forecast import Interval
 from gpuwise.plan.economics.free import free_bill
 from gpuwise.plan.economics.spot import spot_bill
-from gpuwise.plan.economics.terms import HOUR_S, YEAR_S, Bill, Terms
-
-Z_90 = 1.6449  # half width of a 90 % interval in standard deviations
+from gpuwise.plan.economics.terms import HOUR_S, YEAR_S, Z_90, Bill, Terms
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,13 @@ def bill(work_s: float, terms: Terms) -> Bill:
     return Bill(machine_s, machine_s, terms.usd(machine_s))
 
 
-def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None) -> Outcome:
+def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None, usd_per_hour: Interval | None = None) -> Outcome:
     """The expected bill, its interval and the probability to finish.
 
-    Model: calendar time is lognormal around the expected one. Its spread joins the forecast's 90 % interval with the
+    Arguments:
+        usd_per_hour: the likely price with its interval; None where the price of the terms holds.
+
+    Model: the intervals of time and of the price are independent factors. Calendar time is lognormal around the expected one. Its spread joins the forecast's 90 % interval with the
     variance of the time lost to Poisson interruptions (half an interval of work each, uniformly spread, and a restart).
     """
     expected = bill(work_s.value, terms)
@@ -51,6 +52,8 @@ def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None) -> Outc
     usd, calendar_s = (
         Interval(getattr(expected, name), getattr(low, name), getattr(high, name)) for name in ("usd", "calendar_s")
     )
+    if usd_per_hour is not None:
+        usd = _product(usd, usd_per_hour)
     if not math.isfinite(expected.calendar_s):
         return Outcome(expected, usd, calendar_s, 0.0)
     probability = 1.0
@@ -62,6 +65,15 @@ def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None) -> Outc
             sigma = math.sqrt(sigma**2 + math.log1p(expected.interruptions * square / expected.calendar_s**2))
         probability = _normal_cdf(math.log(deadline_s / expected.calendar_s) / max(sigma, 1e-9))
     return Outcome(expected, usd, calendar_s, probability)
+
+
+def _product(usd: Interval, price: Interval) -> Interval:
+    """The interval of money at an uncertain price: widths of both in logarithms, added as squares."""
+    if min(usd.low, price.low) <= 0 or not math.isfinite(usd.high):
+        return usd
+    down = math.hypot(math.log(usd.value / usd.low), math.log(price.value / price.low))
+    up = math.hypot(math.log(usd.high / usd.value), math.log(price.high / price.value))
+    return Interval(usd.value, usd.value * math.exp(-down), usd.value * math.exp(up))
 
 
 def _normal_cdf(z: float) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 HOUR_S = 3600.0
 WEEK_S = 7 * 24 * HOUR_S
 YEAR_S = 365 * 24 * HOUR_S
+Z_90 = 1.6449  # half width of a 90 % interval in standard deviations
 
 SETUP_S = 300.0  # a rented machine boots, installs and loads data before the first step; no public figure, a guess
 MINIMUM_BILLING_S = 60.0  # AWS, GCP and Azure bill by the second after the first minute

@@ -1,0 +1,44 @@
+"""Notes on prices: why a listed price may not hold, and what is counted in its place."""
+
+from __future__ import annotations
+
+from gpuwise.notes.note import kind_of_note
+from gpuwise.units import format_usd
+
+_WHY = {
+    "from": 'a "from" price that may change every 15 minutes',
+    "marketplace": "the lowest ask on a marketplace, which moves daily",
+    "spot": "a spot price, which follows demand",
+    "published": "a price that is not of this quarter",
+}
+
+
+@kind_of_note()
+def likely_price(
+    *,
+    price_kind: str,
+    listed_usd: float,
+    likely_usd: float,
+    low_usd: float,
+    high_usd: float,
+    devices: float,
+    as_of: str,
+    outlier: bool,
+) -> str:
+    """Why a listed price may not hold, and what a device-hour will likely cost. Dollars are of the whole machine.
+
+    outlier: whether the listed price is below a fifth of the chip's median on demand.
+    """
+    listed, likely, low, high = (format_usd(usd / devices) for usd in (listed_usd, likely_usd, low_usd, high_usd))
+    odd = ", below a fifth of the chip's median" if outlier else ""
+    return (
+        f"{listed} a device-hour is {_WHY[price_kind]}, of {as_of}{odd}: "
+        f"counted at {likely} ({low} to {high}), what such machines usually cost"
+    )
+
+
+@kind_of_note()
+def if_the_price_holds(*, listed_usd: float, high_usd: float) -> str:
+    """What the run costs at the listed price, and and at the high end of the likely one."""
+    held, high = format_usd(listed_usd), format_usd(high_usd)
+    return f"the run costs {held} if the listed price holds, and up to {high} if it does not"
