@@ -71,7 +71,7 @@ def test_what_train_cannot_run_stands_behind_and_is_marked():
 
 
 def test_several_gpus_are_ranked_by_cost():
-    result = planned(Request(samples=10**9, global_batch=256), RENTED, EIGHT)
+    result = planned(Request(samples=10**9, global_batch=256), offer("rtx-4090", 40.0), EIGHT)
     assert [(p.device, p.count, p.strategy.mesh.devices) for p in result.plans] == [("h100-80gb-sxm", 8, 8), ("rtx-4090", 1, 1)]
     assert not any(p.train_obstacle for p in result.plans)
     assert "cheapest of 2 offers" in result.best.reasons[0]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from gpuwise.hardware.sourced import UNSTATED, Source
 from gpuwise.hardware.tomlfile import bad_file, find_line, read_toml
@@ -32,8 +31,8 @@ class Provider:
 def providers() -> dict[str, Provider]:
     """All that the file has, by id. Raises FileFormatError for a damaged file."""
     raw, text = read_toml(_FILE, entry="data-providers")
-    tables: Any = raw.get("provider", {})
-    return {id_: _provider(id_, dict(table), text) for id_, table in tables.items()}
+    tables = raw.get("provider")
+    return {id_: _provider(id_, table, text) for id_, table in tables.items()} if isinstance(tables, dict) else {}
 
 
 def provider(id_: str) -> Provider:
@@ -41,8 +40,10 @@ def provider(id_: str) -> Provider:
     return providers().get(id_) or Provider(id_)
 
 
-def _provider(id_: str, table: dict[str, Any], text: str) -> Provider:
-    source = Source(table.pop("source", ""), table.pop("as_of", ""))
-    if unknown := set(table) - {f.name for f in fields(Provider)}:
-        raise bad_file(_FILE, find_line(text, "provider", id_), f"unknown key {sorted(unknown)[0]!r}")
-    return Provider(id_, source=source, **table)
+def _provider(id_: str, table: Mapping[str, object], text: str) -> Provider:
+    values = {name: value for name, value in table.items() if name not in ("source", "as_of")}
+    source = Source(str(table.get("source", "")), str(table.get("as_of", "")))
+    try:
+        return replace(Provider(id_, source=source), **values)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise bad_file(_FILE, find_line(text, "provider", id_), str(error)) from None

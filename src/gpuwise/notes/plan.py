@@ -152,12 +152,6 @@ def cheaper_but_not_for_train(*, offers: int, usd: float, count: float, device: 
 
 
 @kind_of_note()
-def price_outlier(*, price: str, without: str) -> str:
-    """The price is far below the chip's median. without: the best plan at a usual price."""
-    return f"{price}; without it: {without}"
-
-
-@kind_of_note()
 def fastest(*, offers: int) -> str:
     """No other plan ends earlier."""
     return f"fastest of {offers}"

@@ -30,15 +30,14 @@ def likely_price(
     outlier: whether the listed price is below a fifth of the chip's median on demand.
     """
     listed, likely, low, high = (format_usd(usd / devices) for usd in (listed_usd, likely_usd, low_usd, high_usd))
-    odd = ", below a fifth of the chip's median" if outlier else ""
-    return (
-        f"{listed} a device-hour is {_WHY[price_kind]}, of {as_of}{odd}: "
-        f"counted at {likely} ({low} to {high}), what such machines usually cost"
-    )
+    low_price = "below a fifth of the chip's median on demand" if outlier else ""
+    kind = "" if outlier and price_kind == "published" else f"{_WHY.get(price_kind, price_kind)}, of {as_of}"
+    why = ", ".join(reason for reason in (kind, low_price) if reason)
+    return f"{listed} a device-hour is {why}: counted at {likely} ({low} to {high}), what such machines usually cost"
 
 
 @kind_of_note()
 def if_the_price_holds(*, listed_usd: float, high_usd: float) -> str:
-    """What the run costs at the listed price, and and at the high end of the likely one."""
-    held, high = format_usd(listed_usd), format_usd(high_usd)
-    return f"the run costs {held} if the listed price holds, and up to {high} if it does not"
+    """What the run costs at the listed price, and at the high end of the likely one."""
+    listed, high = format_usd(listed_usd), format_usd(high_usd)
+    return f"the run costs {listed} if the listed price holds, and up to {high} if it does not"

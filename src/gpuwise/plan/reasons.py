@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuwise.cost.forecast import Forecast, Interval
+from gpuwise.hardware.prices import price_kind
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
 from gpuwise.notes import plan as notes
@@ -17,8 +18,8 @@ from gpuwise.plan.economics.bill import bill as bill_of
 from gpuwise.plan.economics.likely_price import LikelyPrice
 from gpuwise.plan.pricing.step import HEADROOM
 from gpuwise.plan.request import Request
-from gpuwise.plan.selection import best_at_usual_price, money_times_time
-from gpuwise.plan.types import Plan, describe
+from gpuwise.plan.selection import money_times_time
+from gpuwise.plan.types import Plan
 from gpuwise.units import format_duration, format_usd
 
 PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16", "fp8": "fp8"}
@@ -79,7 +80,8 @@ def offer_reasons(
     reasons: list[Note] = []
     if offer.stale:
         reasons.append(notes.stale_price(as_of=offer.as_of))
-    reasons += [notes.price_caveat(caveat=caveat) for caveat in offer.caveats.values()]
+    if price_kind(offer) != "from":  # its note says the same
+        reasons += [notes.price_caveat(caveat=caveat) for caveat in offer.caveats.values()]
     if offer.terms == "spot" and bill.checkpoint_interval_s:
         twice = bill_of(work_s, doubled_interruptions(candidate.terms))
         reasons.append(
@@ -122,8 +124,6 @@ def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: Seque
         why: list[Note] = []
         if rank == 1:
             why += _first_of(plan, inside, request)
-            if plan.price_outlier:
-                why.append(_price_outlier(plan, plans, inside))
         if plan is fastest and len(plans) > 1:
             why.append(notes.fastest(offers=len(inside)))
         if plan is value and rank > 1:
@@ -158,26 +158,6 @@ def _first_of(first: Plan, inside: Sequence[Plan], request: Request) -> list[Not
             notes.cheaper_but_not_for_train(offers=len(behind), usd=least.usd.value, count=least.count, device=least.device)
         )
     return why
-
-
-def _price_outlier(first: Plan, plans: Sequence[Plan], inside: Sequence[Plan]) -> Note:
-    """The distance of the first plan's price from its chip's median, and the first plan at a usual price."""
-    usual = best_at_usual_price(plans, inside)
-    without = "nothing else is inside the limits" if usual is None else describe(usual)
-    if usual in plans:
-        without = f"plan {plans.index(usual) + 1}, {without}"
-    return notes.price_outlier(price=price_words(first), without=without)
-
-
-def price_words(plan: Plan) -> str:
-    """'$0.99 a device-hour is 13 % of the median of b300-288gb-sxm on demand, $7.89'."""
-    assert plan.price_of_median
-    each = plan.offer.usd_per_device_hour
-    share = f"{100 * plan.price_of_median:.0f} %"
-    return (
-        f"{format_usd(each)} a device-hour is {share} of the median of {plan.device} on demand, "
-        f"{format_usd(each / plan.price_of_median)}"
-    )
 
 
 def speed_reason(ours: Forecast, our_chip: Chip, theirs: Forecast, their_chip: Chip) -> Note:

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuwise.hardware.prices import OUTLIER_SHARE
-from gpuwise.plan.reasons import price_words
-from gpuwise.plan.types import OwnedMachine, Plan, PlanResult, Rejection, describe
+from gpuwise.plan.types import OwnedMachine, Plan, PlanResult, Rejection
 from gpuwise.report.parts import UNKNOWN, columns, heading, notes, offer_words, percent, span, strategy_words
 from gpuwise.units import format_count, format_duration, format_usd
 
@@ -18,7 +16,7 @@ _NARROW = (("",), ("device", "terms"), ("offer", "strategy"), ("time", "in time"
 _RIGHT = ("time", "money", "in time")
 CHOSEN = "✓"
 NOT_FOR_TRAIN = "*"
-OUTLIER = "!"
+MAY_RISE = "!"
 _WARNINGS = ("stale-price", "price-caveat", "reserved-term")  # kinds of reasons
 
 
@@ -35,7 +33,7 @@ def plan_report(result: PlanResult) -> Group:
         columns(
             _COLUMNS,
             [
-                *(_row(plan, result.best_at_usual_price) for plan in result.plans),
+                *(_row(plan) for plan in result.plans),
                 *(_out_row(m) for m in result.at_hand if m.rank is None),
             ],
             right=_RIGHT,
@@ -46,7 +44,7 @@ def plan_report(result: PlanResult) -> Group:
     parts += notes(f"why {CHOSEN}", best.reasons)
     parts += notes("the others", [f"{plan.rank}: {plan.reasons[0]}" for plan in result.plans[1:] if plan.reasons])
     parts += notes(f"{NOT_FOR_TRAIN} gpuwise train cannot run these", not_for_train(result.plans))
-    parts += notes(f"{OUTLIER} price below {percent(OUTLIER_SHARE)} of what the chip costs on demand", outliers(result))
+    parts += notes(f"{MAY_RISE} counted at a likely price: the listed one may not hold", may_rise(result.plans))
     parts += notes("mind, of the others", mind(result.plans[1:]))
     parts += notes("bought", [text for machine in result.at_hand if (text := bought(machine))])
     parts += rejected(result.rejected)
@@ -73,12 +71,16 @@ def not_for_train(plans: Sequence[Plan]) -> list[str]:
     return [f"{', '.join(of)}: {obstacle}" for obstacle, of in ranks.items()]
 
 
-def outliers(result: PlanResult) -> list[str]:
-    """The plans whose price is far below their chip's median, and the best without such prices."""
-    lines = [f"{plan.rank}: {price_words(plan)}" for plan in result.plans if plan.price_outlier]
-    usual = result.best_at_usual_price
-    if usual is not None:
-        lines.append(f"({CHOSEN}) is the best without such prices: {describe(usual)}")
+def may_rise(plans: Sequence[Plan]) -> list[str]:
+    """The listed and the likely price of a device-hour, and what the run costs if the listed one holds."""
+    lines = []
+    for plan in plans:
+        if plan.price_may_rise and plan.usd_per_hour is not None and plan.usd_at_listed_price is not None:
+            listed, likely = plan.offer.usd_per_device_hour, plan.usd_per_hour.value / plan.offer.devices
+            lines.append(
+                f"{plan.rank}: {format_usd(listed)} a device-hour is listed, {format_usd(likely)} counted; "
+                f"{format_usd(plan.usd_at_listed_price)} if the listed price holds"
+            )
     return lines
 
 
@@ -121,13 +123,13 @@ def rejected(reasons: Mapping[str, Rejection]) -> list[RenderableType]:
     ]
 
 
-def _row(plan: Plan, best_at_usual_price: Plan | None) -> list[str]:
+def _row(plan: Plan) -> list[str]:
     offer = plan.offer
     stale = " stale" if offer.stale else ""
     mark = CHOSEN if plan.rank == 1 else str(plan.rank)
-    mark += NOT_FOR_TRAIN * bool(plan.train_obstacle) + OUTLIER * plan.price_outlier
+    mark += NOT_FOR_TRAIN * bool(plan.train_obstacle) + MAY_RISE * plan.price_may_rise
     return [
-        f"{mark} ({CHOSEN})" if plan is best_at_usual_price else mark,
+        mark,
         f"{plan.count:g} x {plan.device}",
         offer_words(offer),
         offer.terms + stale,

@@ -81,7 +81,8 @@ class PlanMaker:
         terms = item.terms if choice is None else replace(item.terms, setup_s=item.terms.setup_s + choice.compile_s)
         price = likely_price(item.offer, self.market, run_s=bill_of(work.value, terms).calendar_s)
         hour = price.usd_per_hour
-        outcome = outcome_of(work, replace(terms, usd_per_hour=hour.value), deadline_s=request.deadline_s, usd_per_hour=hour)
+        item = replace(item, terms=replace(terms, usd_per_hour=hour.value))
+        outcome = outcome_of(work, item.terms, deadline_s=request.deadline_s, usd_per_hour=hour)
         listed_usd = outcome.bill.usd * price.listed_usd / hour.value if hour.value else outcome.bill.usd
         assumptions = [*item.assumptions, *forecast.assumption_notes]
         if self.assumed_batch not in (None, batch):

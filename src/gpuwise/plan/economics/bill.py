@@ -44,8 +44,9 @@ def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None, usd_per
     Arguments:
         usd_per_hour: the likely price with its interval; None where the price of the terms holds.
 
-    Model: the intervals of time and of the price are independent factors. Calendar time is lognormal around the expected one. Its spread joins the forecast's 90 % interval with the
-    variance of the time lost to Poisson interruptions (half an interval of work each, uniformly spread, and a restart).
+    Model: the intervals of time and of the price are independent factors. Calendar time is lognormal around the expected
+    one. Its spread joins the forecast's 90 % interval with the variance of the time lost to Poisson interruptions (half an
+    interval of work each, uniformly spread, and a restart).
     """
     expected = bill(work_s.value, terms)
     low, high = bill(work_s.low, terms), bill(work_s.high, terms)

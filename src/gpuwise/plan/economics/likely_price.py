@@ -56,7 +56,7 @@ class PriceLaw:
         start_usd: the listed price, or OUTLIER_SHARE of the chip's median if that is higher.
         usual_usd: what such machines usually cost; at least start_usd.
         hold_s: time constant τ; infinite for a price that holds.
-        known: exp(-age / τ), the share of the listed price that is left today.
+        left: exp(-age / τ), the share of the listed price that is left today.
         most_usd: the provider's own price on demand; infinite where unknown.
         spread: σ.
     """
@@ -65,7 +65,7 @@ class PriceLaw:
     start_usd: float
     usual_usd: float
     hold_s: float = math.inf
-    known: float = 1.0
+    left: float = 1.0
     most_usd: float = math.inf
     spread: float = 0.0
 
@@ -95,7 +95,7 @@ class PriceLaw:
             start_usd=self.start_usd,
             usual_usd=self.usual_usd,
             hold_s=self.hold_s,
-            known=self.known,
+            left=self.left,
             spread=self.spread,
         )
         most = max(self.most_usd, self.listed_usd)
@@ -108,16 +108,16 @@ def likely_usd(
     start_usd: ArrayLike,
     usual_usd: ArrayLike,
     hold_s: ArrayLike,
-    known: ArrayLike,
+    left: ArrayLike,
     spread: ArrayLike,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Likely price, low and high end of its 90 % interval, for arrays of the fields of PriceLaw. Source: the module's."""
     lengths = np.maximum(np.asarray(run_s, dtype=float) / np.asarray(hold_s, dtype=float), 1e-12)
     with np.errstate(invalid="ignore"):
-        left = np.asarray(known) * np.where(np.isfinite(lengths), -np.expm1(-lengths) / lengths, 0.0)
+        weight = np.asarray(left) * np.where(np.isfinite(lengths), -np.expm1(-lengths) / lengths, 0.0)
     start, usual = np.maximum(start_usd, 1e-12), np.maximum(usual_usd, 1e-12)
-    value = np.where(np.asarray(start_usd) > 0, start**left * usual ** (1 - left), 0.0)
-    sigma = np.asarray(spread) * np.sqrt(np.maximum(0.0, 1 - left**2))
+    value = np.where(np.asarray(start_usd) > 0, start**weight * usual ** (1 - weight), 0.0)
+    sigma = np.asarray(spread) * np.sqrt(np.maximum(0.0, 1 - weight**2))
     return value, value * np.exp(-Z_90 * sigma), value * np.exp(Z_90 * sigma)
 
 
