@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -68,19 +68,16 @@ def priced(request: pytest.FixtureRequest) -> tuple[BlockTable, StepPricer]:
     return BlockTable(traces, chip, techniques, micro_batches=MICRO_BATCHES), StepPricer(traces)
 
 
-@pytest.mark.parametrize(("mesh", "settings"), MESHES, ids=str)
-def test_composed_steps_take_and_need_as_much_as_each_alone(
-    priced: tuple[BlockTable, StepPricer], mesh: Mesh, settings: dict[str, object]
+def check_against_forecasts(
+    table: BlockTable, pricer: StepPricer, on: str, strategy: Strategy, variants: Sequence[BlockVariant] = VARIANTS
 ) -> None:
-    table, pricer = priced
-    cluster = device_of("h100-sxm:8x8", load_catalog()).cluster
-    parallelism = Parallelism(**settings)  # type: ignore[arg-type]
+    """Compares time and memory of composed steps with the forecast of each strategy alone."""
+    cluster, mesh, parallelism = device_of(on, load_catalog()).cluster, strategy.mesh, strategy.parallelism
     accumulation = BATCH // mesh.data_parallel // table.micro_batches
     ranks = pipeline_ranks(
         table.whole, pp=mesh.pp, schedule=parallelism.pipeline_schedule, stages_per_rank=parallelism.stages_per_rank
     )
-    variants = VARIANTS if mesh.tp > 1 else VARIANTS[:2]
-    strategy = table.techniques.but(mesh=mesh, parallelism=parallelism)
+    variants = variants if mesh.tp > 1 else [one for one in variants if not one.sequence_parallel]
     steps = MeshSteps(table, cluster, strategy, variants, ranks, np.maximum(1, accumulation))
     composed_s, needed, checked = steps.step_s(), device_bytes(steps), 0
     for row, column, alone in strategies(steps):
@@ -92,6 +89,33 @@ def test_composed_steps_take_and_need_as_much_as_each_alone(
             assert needed[row, column] == pytest.approx(forecast.memory.device_bytes, rel=0.005)
             checked += 1
     assert checked >= 2
+
+
+@pytest.mark.parametrize(("mesh", "settings"), MESHES, ids=str)
+def test_composed_steps_take_and_need_as_much_as_each_alone(
+    priced: tuple[BlockTable, StepPricer], mesh: Mesh, settings: dict[str, object]
+) -> None:
+    table, pricer = priced
+    parallelism = Parallelism(**settings)  # type: ignore[arg-type]
+    check_against_forecasts(table, pricer, "h100-sxm:8x8", table.techniques.but(mesh=mesh, parallelism=parallelism))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "settings"),
+    [
+        (Mesh(pp=4, dp_replicate=2), {}),
+        (Mesh(pp=2, dp_shard=4), {"shard": "gradients"}),
+        (Mesh(pp=4, dp_shard=2), {"pipeline_schedule": "interleaved-1f1b", "stages_per_rank": 2}),
+        (Mesh(pp=2, tp=2, dp_replicate=2), {}),
+        (Mesh(dp_shard=8), {}),
+    ],
+    ids=str,
+)
+def test_ends_of_a_pipeline_that_share_a_weight_hold_as_much_as_each_alone(mesh: Mesh, settings: dict[str, object]) -> None:
+    traces, chip = source_of("gpt2").traces(), load_catalog().chip("h100-80gb-sxm")
+    techniques = Strategy("amp-bf16", optimizer="adamw")
+    table, parallelism = BlockTable(traces, chip, techniques, micro_batches=(1, 4)), Parallelism(**settings)  # type: ignore[arg-type]
+    check_against_forecasts(table, StepPricer(traces), "h100-sxm:8", techniques.but(mesh=mesh, parallelism=parallelism))
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])

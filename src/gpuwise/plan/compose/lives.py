@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
 from gpuwise.plan.compose.parts import MICRO_STEPS, Composed, along
-from gpuwise.plan.compose.shallow import SECTIONS
+from gpuwise.plan.compose.shallow import AFTER_BLOCKS, BEFORE_BLOCKS, SECTIONS
 from gpuwise.trace.memory import rounded
 from gpuwise.trace.parallel.blocks import full_gradients
-from gpuwise.trace.parallel.segments import UPDATE, segments_of
+from gpuwise.trace.parallel.segments import UPDATE, segments_of, select
+from gpuwise.trace.parallel.stage import parts_of_tied_gradient
 from gpuwise.trace.tables import CATEGORIES, PHASES
 
 PASSES = 2  # forward, and backward with what it computes again
@@ -34,6 +35,8 @@ class Lives:
             Shape (micro-batches, sections, passes, micro-steps, 2, 2, 2).
         inputs: of the batch. Shape (micro-batches,).
         received_forward, received_backward: what a stage receives in a micro-batch. Shape (micro-batches,).
+        of_last, of_others: the same in the last rank of a pipeline and in its others, where the sections before and behind the
+            blocks share a weight; None (default) where they share none.
     """
 
     saved: np.ndarray
@@ -43,6 +46,14 @@ class Lives:
     inputs: np.ndarray
     received_forward: np.ndarray
     received_backward: np.ndarray
+    of_last: Lives | None = None
+    of_others: Lives | None = None
+
+    def of_rank(self, weights: np.ndarray) -> Lives:
+        """What lives in a rank with so many of each section. weights: shape (sections,)."""
+        if weights[BEFORE_BLOCKS] and weights[AFTER_BLOCKS]:
+            return self
+        return (self.of_last if weights[AFTER_BLOCKS] else self.of_others) or self
 
 
 def lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed: bool) -> Lives:
@@ -51,6 +62,25 @@ def lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed:
     Arguments:
         freed: whether gradients leave at the end of a block's backward, as under fully_shard without a pipeline.
     """
+    whole = _lives(low, high, micro_batches, freed=freed)
+    parts = parts_of_tied_gradient(low.trace)
+    if freed or not parts.any():
+        return whole
+    # The first rank adds its part of the gradient to its own sum, which a single device makes of both; so does the last one.
+    first, second = (_without(one, parts_of_tied_gradient(one.trace)) for one in (low, high))
+    others = _lives(first, second, micro_batches, freed=freed)
+    gradients = whole.gradients.copy()
+    gradients[AFTER_BLOCKS] += rounded(low.trace.storages.size_bytes[parts]).max()
+    return replace(whole, of_last=replace(whole, gradients=gradients), of_others=others)
+
+
+def _without(one: Composed, rows: np.ndarray) -> Composed:
+    """The blocks without some storages."""
+    trace, everywhere = one.trace, np.ones(len(one.trace.sequence), dtype=bool)
+    return replace(one, trace=select(trace, everywhere, ~rows))
+
+
+def _lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed: bool) -> Lives:
     own_gradients = along(low, high, micro_batches, lambda one: _gradient_curves(one, freed=freed))
     curves = along(low, high, micro_batches, lambda one: _curves(one, freed=freed))
     saved = along(low, high, micro_batches, _saved)

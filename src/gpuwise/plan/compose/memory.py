@@ -2,7 +2,7 @@
 
 Live bytes are counted where they can be most: in forward and backward, in the first and the last block of a rank, before its
 blocks and behind them. gpuwise.trace.memory counts those of one step at each of its positions. Both agree within 0.5 %, but for
-1 or 2 % of small models at one sample, and up to 8 % where the ends of a pipeline share a weight.
+1 or 2 % of small models at one sample.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def _rank_bytes(steps: MeshSteps, entries: list[Lives], number: int, *, limit_by
     if (lasting > limit_bytes).all():
         return lasting, np.zeros(lasting.shape)
     weights, accumulation = steps.ranks.weights[number], steps.accumulation
+    entries = [entry.of_rank(weights) for entry in entries]
     saved, kept = (np.stack([getattr(entry, name) for entry in entries]) for name in ("saved", "kept"))
     gradients = entries[0].gradients
     peaks = np.stack([entry.peaks for entry in entries])

@@ -51,6 +51,13 @@ def stage_step(trace: Trace, strategy: Strategy, rank: int) -> tuple[Trace, tupl
     return _Stage(trace, strategy, segments, np.array(sorted(own)), len(own_stages)).step()
 
 
+def parts_of_tied_gradient(trace: Trace) -> np.ndarray:
+    """Storages of a whole step that add up to the gradient of a weight that its first stage shares with its last one. Shape
+    (storages,)."""
+    stage = _Stage(trace, trace.header.strategy, segments_of(trace), np.array([FIRST, 0]), 1)
+    return stage.summed()
+
+
 class _Stage:
     """A choice of segments of a step.
 
@@ -75,6 +82,10 @@ class _Stage:
         step = replace(step, header=replace(step.header, blocks=blocks))
         received_bytes = int(trace.storages.size_bytes[received & ~summed & self._of_first_micro_batch()].sum())
         return step, self._sends(), received_bytes
+
+    def summed(self) -> np.ndarray:
+        """Storages of the parts of a tied weight's gradient."""
+        return self._summed(self._received())
 
     def _of_first_micro_batch(self) -> np.ndarray:
         born = np.maximum(self._trace.storages.born, 0)
