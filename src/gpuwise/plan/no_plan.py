@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note, rejections
 from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.economics.terms import YEAR_S
+from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.fit.change import FitProblem, FittingChange
 from gpuwise.plan.fit.change_search import fitting_change
 from gpuwise.plan.pricing.step import StepPricer
@@ -19,7 +19,7 @@ from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import NoStrategy
-from gpuwise.plan.types import OwnedMachine, Plan, Rejection, describe
+from gpuwise.plan.types import OwnedMachine, Plan, Rejection, TimeAndMoney, describe
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Mesh
 from gpuwise.units import format_duration, format_usd
@@ -38,10 +38,16 @@ class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as
     """
 
     def __init__(
-        self, request: Request, outside: Sequence[Plan], rejected: Mapping[str, Rejection], at_hand: Sequence[OwnedMachine] = ()
+        self,
+        request: Request,
+        outside: Sequence[TimeAndMoney],
+        rejected: Mapping[str, Rejection],
+        at_hand: Sequence[OwnedMachine] = (),
+        *,
+        cheapest: Plan,
+        fastest: Plan,
     ):
-        self.cheapest = min(outside, key=lambda plan: (plan.usd.value, plan.hours))
-        self.fastest = min(outside, key=lambda plan: (plan.hours, plan.usd.value))
+        self.cheapest, self.fastest = cheapest, fastest
         self.rejected, self.at_hand = rejected, tuple(at_hand)
         limits = [f"a budget of {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
         limits += [f"a deadline of {format_duration(request.deadline_s)}" if request.deadline_s is not None else "a year"]
@@ -70,7 +76,7 @@ def own_machines(reasons: Mapping[Offer, Note]) -> str:
     )
 
 
-def _way_inside(request: Request, outside: Sequence[Plan], fastest: Plan) -> str:
+def _way_inside(request: Request, outside: Sequence[TimeAndMoney], fastest: TimeAndMoney) -> str:
     """The smallest change of one limit that admits a plan, else of both limits."""
     deadline_h = (request.deadline_s or YEAR_S) / 3600
     budget = math.inf if request.budget_usd is None else request.budget_usd
@@ -128,7 +134,7 @@ def nearest_fitting(
     pricer: StepPricer,
     request: Request,
     by_key: Mapping[Key, Candidate],
-    best: Mapping[Key, Forecast | NoStrategy],
+    best: Mapping[Key, Estimate | NoStrategy],
     with_seq_len: Callable[[int], StepTraces] | None,
 ) -> tuple[Candidate, FittingChange] | None:
     """The candidate with the smallest shortfall of memory and the change that fits it; None if memory is not the reason."""

@@ -19,7 +19,7 @@ from gpuwise.plan.economics.likely_price import LikelyPrice
 from gpuwise.plan.pricing.step import HEADROOM
 from gpuwise.plan.request import Request
 from gpuwise.plan.selection import money_times_time
-from gpuwise.plan.types import Plan
+from gpuwise.plan.types import Plan, TimeAndMoney
 from gpuwise.units import format_duration, format_usd
 
 PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16", "fp8": "fp8"}
@@ -110,7 +110,9 @@ def offer_reasons(
     return reasons
 
 
-def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: Sequence[Plan], request: Request) -> list[Plan]:
+def rank_reasons(
+    plans: Sequence[Plan], chips: dict[str, Chip], *, inside: Sequence[TimeAndMoney], request: Request
+) -> list[Plan]:
     """The plans of the table, best first, each with the reason for its rank before its other reasons.
 
     Arguments:
@@ -140,7 +142,7 @@ def rank_reasons(plans: Sequence[Plan], chips: dict[str, Chip], *, inside: Seque
     return ranked
 
 
-def _first_of(first: Plan, inside: Sequence[Plan], request: Request) -> list[Note]:
+def _first_of(first: Plan, inside: Sequence[TimeAndMoney], request: Request) -> list[Note]:
     """The reason why the first plan is first, with cheaper plans that `gpuwise train` cannot run."""
     limits = [f"inside {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
     limits += [f"in {format_duration(request.deadline_s)}"] if request.deadline_s is not None else []

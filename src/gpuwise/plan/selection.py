@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from gpuwise.notes import rejections
 from gpuwise.plan.economics.terms import YEAR_S
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
-from gpuwise.plan.types import Plan
+from gpuwise.plan.types import TimeAndMoney
 from gpuwise.units import format_duration, format_usd
 
 _SAME_DEVICES = 2  # largest number of plans in the table with the same chip and count
 # Without a deadline nothing longer than this is offered: a free tier would win every ranking with a decade of work.
 _NO_DEADLINE_S = YEAR_S
 
+Ranked = TypeVar("Ranked", bound=TimeAndMoney)
 
-def plans_inside(plans: Sequence[Plan], request: Request, rejected: Rejections) -> list[Plan]:
+
+def plans_inside(plans: Sequence[Ranked], request: Request, rejected: Rejections) -> list[Ranked]:
     """The plans inside budget and deadline, best first. The others are counted, with their distance from the limit.
 
     Cheaper is better. Plans that `gpuwise train` cannot run follow those that it can, unless the request mixes them.
@@ -41,17 +44,17 @@ def plans_inside(plans: Sequence[Plan], request: Request, rejected: Rejections) 
     return sorted(inside, key=lambda plan: (bool(plan.train_obstacle) and not request.xla, *_by_cost(plan)))
 
 
-def _by_cost(plan: Plan) -> tuple[float, float, float]:
+def _by_cost(plan: TimeAndMoney) -> tuple[float, float, float]:
     """Sort key: cheaper first. Plans within a cent of each other are sorted by speed."""
     return round(plan.usd.value, 2), plan.hours, plan.usd.value
 
 
-def money_times_time(plan: Plan) -> float:
+def money_times_time(plan: TimeAndMoney) -> float:
     """The quantity that "best value" minimises. An added cent lets time decide among free plans."""
     return plan.hours * (plan.usd.value + 0.01)
 
 
-def choose_shown(inside: Sequence[Plan], limit: int | None, rejected: Rejections) -> list[Plan]:
+def choose_shown(inside: Sequence[Ranked], limit: int | None, rejected: Rejections) -> list[Ranked]:
     """The first plans, with no chip and count more than twice. The others are counted.
 
     Always included are:
@@ -65,7 +68,7 @@ def choose_shown(inside: Sequence[Plan], limit: int | None, rejected: Rejections
         return list(inside)
     kept = {id(plan) for plan in _notable(inside)[:limit]}
     room = limit - len(kept)
-    shown: list[Plan] = []
+    shown: list[Ranked] = []
     seen: dict[tuple[str, float], int] = {}
     for plan in inside:
         same = seen.get((plan.device, plan.count), 0)
@@ -79,7 +82,7 @@ def choose_shown(inside: Sequence[Plan], limit: int | None, rejected: Rejections
     return shown
 
 
-def best_at_usual_price(ranked: Sequence[Plan], inside: Sequence[Plan]) -> Plan | None:
+def best_at_usual_price(ranked: Sequence[Ranked], inside: Sequence[Ranked]) -> Ranked | None:
     """The best plan at a usual price, if the price of the first plan is an outlier.
 
     It is a plan of the table with its rank, else one of all plans inside budget and deadline.
@@ -89,7 +92,7 @@ def best_at_usual_price(ranked: Sequence[Plan], inside: Sequence[Plan]) -> Plan 
     return next((plan for plan in (*ranked, *inside) if not plan.price_outlier), None)
 
 
-def _notable(inside: Sequence[Plan]) -> list[Plan]:
+def _notable(inside: Sequence[Ranked]) -> list[Ranked]:
     """The plans that the table must include, most important first, without repetitions."""
     runs = [plan for plan in inside if not plan.train_obstacle]
     rest = [plan for plan in inside if plan.train_obstacle]

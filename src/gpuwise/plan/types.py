@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.errors import JobError
@@ -48,6 +49,7 @@ class Plan(Printed):
         usd_per_hour: likely price of an hour of the machine, with its 90 % interval; None in files of older versions.
         usd_at_listed_price: cost if the listed price holds; None in files of older versions.
         host: settings of the machine that runs the plan; the runtime chooses those that are None.
+        machines: number of machines that run the job together.
     """
 
     rank: int
@@ -77,6 +79,7 @@ class Plan(Printed):
     usd_per_hour: Interval | None = None
     usd_at_listed_price: float | None = None
     host: HostSettings = field(default_factory=HostSettings)
+    machines: int = 1
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -123,6 +126,7 @@ class Plan(Printed):
             "offer": self.offer.to_dict(),
             "device": self.device,
             "count": self.count,
+            "machines": self.machines,
             "strategy": {**self.strategy.to_dict(), **self.host.to_dict()},
             "forecast": self.forecast.to_dict(),
             "hours": self.hours,
@@ -197,7 +201,7 @@ class OwnedMachine:
         """The reason as a sentence; empty for a machine in the table."""
         return "" if self.reason_note is None else self.reason_note.text
 
-    def bought(self, purchase_usd: float, break_even_months: float | None, rental: Plan) -> OwnedMachine:
+    def bought(self, purchase_usd: float, break_even_months: float | None, rental: TimeAndMoney) -> OwnedMachine:
         """A copy with the purchase price and the break-even time."""
         return replace(self, purchase_usd=purchase_usd, break_even_months=break_even_months, rental=describe(rental))
 
@@ -271,7 +275,28 @@ def _ends(interval: Interval | None) -> dict[str, float] | None:
     return None if interval is None else {"low": interval.low, "high": interval.high}
 
 
-def describe(plan: Plan) -> str:
+class TimeAndMoney(Protocol):
+    """What a plan, and an option before it is one, says of time and money. Attributes as of Plan."""
+
+    @property
+    def offer(self) -> Offer: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def count(self) -> float: ...
+    @property
+    def hours(self) -> float: ...
+    @property
+    def usd(self) -> Interval: ...
+    @property
+    def train_obstacle(self) -> str: ...
+    @property
+    def price_of_median(self) -> float | None: ...
+    @property
+    def price_outlier(self) -> bool: ...
+
+
+def describe(plan: TimeAndMoney) -> str:
     """'8 × h100-80gb-sxm at lambda (gpu_8x_h100, on-demand): 12 h, $310'; an outlier of a price is explained."""
     offer = plan.offer
     price = f" at {plan.price_of_median:.0%} of the chip's median price" if plan.price_outlier else ""

@@ -26,24 +26,34 @@ Key = tuple[str, float, str | None, int | None, str | None]  # chip, devices, li
 
 @dataclass(frozen=True)
 class Candidate:
-    """An offer with its chip, its devices as a cluster, its terms and the assumptions about it."""
+    """An offer with its chip, its devices as a cluster, its terms and the assumptions about it.
+
+    Attributes:
+        rented: how many of the offer's machines run the job together.
+    """
 
     offer: Offer
     chip: Chip
     cluster: Cluster
     terms: Terms
     assumptions: tuple[Note, ...] = ()
+    rented: int = 1
+
+    @property
+    def devices(self) -> float:
+        """Devices of all machines; a fraction for a slice of one."""
+        return self.offer.devices * self.rented
 
     @property
     def key(self) -> Key:
         """Identifies the hardware: a strategy is priced once for all candidates with equal keys."""
         link = self.cluster.inside.id if self.cluster.inside else None
         network = f"{self.cluster.machines} x {self.cluster.between.id}" if self.cluster.between else None
-        return self.chip.id, self.offer.devices, link, self.cluster.capacity_bytes, network
+        return self.chip.id, self.devices, link, self.cluster.capacity_bytes, network
 
     def __str__(self) -> str:
         offer = self.offer
-        return f"{offer.devices:g} × {self.chip.id} at {offer.provider} ({offer.instance}, {offer.terms})"
+        return f"{self.devices:g} × {self.chip.id} at {offer.provider} ({offer.instance}, {offer.terms})"
 
 
 def candidates(

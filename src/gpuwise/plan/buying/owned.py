@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from gpuwise.hardware.types import Chip, Offer
 from gpuwise.notes import Note
 from gpuwise.plan.economics.owned import break_even_months
-from gpuwise.plan.types import OwnedMachine, Plan
+from gpuwise.plan.types import OwnedMachine, Plan, TimeAndMoney
 
 OWN = "own"  # the provider of what --own names; this machine is "here"
 _RENTED = ("on-demand", "spot")
 
 
 def owned_machines(
-    reasons: Mapping[Offer, Note], plans: Sequence[Plan], ranked: Sequence[Plan], chips: Mapping[str, Chip]
+    reasons: Mapping[Offer, Note], plans: Sequence[TimeAndMoney], ranked: Sequence[Plan], chips: Mapping[str, Chip]
 ) -> tuple[OwnedMachine, ...]:
     """All of the user's own machines, ranked or not.
 
@@ -34,7 +34,12 @@ def owned_machines(
 
 
 def _one(
-    offer: Offer, plan: Plan | None, rank: int | None, reason: Note | None, rental: Plan | None, chip: Chip | None
+    offer: Offer,
+    plan: TimeAndMoney | None,
+    rank: int | None,
+    reason: Note | None,
+    rental: TimeAndMoney | None,
+    chip: Chip | None,
 ) -> OwnedMachine:
     machine = OwnedMachine(
         offer,
@@ -53,7 +58,7 @@ def _one(
     return machine.bought(purchase_usd, months, rental)
 
 
-def _cheapest_rental(plans: Sequence[Plan]) -> Plan | None:
+def _cheapest_rental(plans: Sequence[TimeAndMoney]) -> TimeAndMoney | None:
     """The rental to compare a purchase with.
 
     It is not free and its price is not stale. Plans that `gpuwise train` can run come first, then prices that are no outlier,

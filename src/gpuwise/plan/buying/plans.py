@@ -1,99 +1,101 @@
-"""Makes a plan from a strategy on a candidate: steps, time, money and reasons."""
+"""Makes options of strategies on candidates: steps, time and money; and plans of options: reasons."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwise.cost.forecast import Forecast
-from gpuwise.hardware.prices import UsualPrices, share_of_median
-from gpuwise.hardware.types import Offer
-from gpuwise.notes import Note, rejections
+from gpuwise.hardware.prices import share_of_median
+from gpuwise.notes import rejections
 from gpuwise.notes import run as run_notes
-from gpuwise.plan.buying.candidates import Candidate, Key
+from gpuwise.plan.buying.candidates import Candidate
 from gpuwise.plan.buying.runnable import train_obstacle
-from gpuwise.plan.cpu.choice import CpuChoice
 from gpuwise.plan.economics.bill import bill as bill_of
 from gpuwise.plan.economics.bill import outcome as outcome_of
 from gpuwise.plan.economics.likely_price import likely_price
+from gpuwise.plan.estimate import Estimate
+from gpuwise.plan.option import Option
 from gpuwise.plan.reasons import forecast_reasons, offer_reasons, price_reasons
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
+from gpuwise.plan.searched import Searched
 from gpuwise.plan.space.constraints import NoStrategy
 from gpuwise.plan.types import Plan
-from gpuwise.trace.header import Header
 from gpuwise.version import __version__
 
 
 @dataclass(frozen=True)
 class PlanMaker:
-    """Makes the plans of one request.
+    """Makes the options and plans of one request.
 
     Attributes:
+        searched: the best strategy on each hardware.
         request: the user's requirements.
-        header: header of the job's trace.
         samples: number of samples to train on.
-        assumed_batch: the default global batch; None if the user sets one. A plan with another batch has a note on it.
-        market: what a device-hour usually costs.
-        choices: settings chosen for this machine's CPU.
     """
 
+    searched: Searched
     request: Request
-    header: Header
     samples: int
-    assumed_batch: int | None
-    market: UsualPrices
-    choices: Mapping[Key, CpuChoice]
 
-    def plans(
-        self,
-        considered: Sequence[Candidate | tuple[Offer, Note]],
-        best: Mapping[Key, Forecast | NoStrategy],
-        rejected: Rejections,
-    ) -> list[Plan]:
-        """A plan for each candidate with a strategy and a finite run. The others are counted."""
-        plans = []
-        for item in considered:
+    def options(self, rejected: Rejections) -> list[Option]:
+        """An option for each candidate with a strategy and a finite run. The others are counted."""
+        options = []
+        for item in self.searched.considered:
             if not isinstance(item, Candidate):
                 offer, reason = item
                 what = f"{offer.devices:g} × {offer.chip_id} at {offer.provider} ({offer.instance})"
                 rejected.add(reason, what, distance=offer.devices, offer=offer)
                 continue
-            forecast = best[item.key]
-            if isinstance(forecast, NoStrategy):
-                detail = forecast.detail.rstrip(".")
-                rejected.add(forecast.reason, str(item), detail, distance=forecast.shortfall_bytes, offer=item.offer)
+            estimate = self.searched.best[item.key]
+            if isinstance(estimate, NoStrategy):
+                detail = estimate.detail.rstrip(".")
+                rejected.add(estimate.reason, str(item), detail, distance=estimate.shortfall_bytes, offer=item.offer)
                 continue
-            plan = self.plan(item, forecast)
-            if math.isfinite(plan.hours) and math.isfinite(plan.usd.high):
-                plans.append(plan)
+            option = self.option(item, estimate)
+            if math.isfinite(option.hours) and math.isfinite(option.usd.high):
+                options.append(option)
             else:
                 rejected.add(rejections.never_ends(), str(item), offer=item.offer)
-        return plans
+        return options
 
-    def plan(self, item: Candidate, forecast: Forecast) -> Plan:
-        """One plan without a rank."""
-        request, header, choice = self.request, self.header, self.choices.get(item.key)
-        batch = forecast.strategy.global_batch
-        steps = -(-self.samples // batch)
-        work = forecast.step_time_s.scaled(steps)
+    def option(self, item: Candidate, estimate: Estimate) -> Option:
+        """The time and money of the run on a candidate."""
+        choice = self.searched.choices.get(item.key)
+        steps = -(-self.samples // estimate.strategy.global_batch)
+        work = estimate.step_time_s.scaled(steps)
         terms = item.terms if choice is None else replace(item.terms, setup_s=item.terms.setup_s + choice.compile_s)
-        price = likely_price(item.offer, self.market, run_s=bill_of(work.value, terms).calendar_s)
+        price = likely_price(item.offer, self.searched.market, run_s=bill_of(work.value, terms).calendar_s)
         hour = price.usd_per_hour
-        item = replace(item, terms=replace(terms, usd_per_hour=hour.value))
-        outcome = outcome_of(work, item.terms, deadline_s=request.deadline_s, usd_per_hour=hour)
-        listed_usd = outcome.bill.usd * price.listed_usd / hour.value if hour.value else outcome.bill.usd
+        terms = replace(terms, usd_per_hour=hour.value)
+        return Option(
+            item,
+            estimate,
+            terms,
+            price,
+            outcome_of(work, terms, deadline_s=self.request.deadline_s, usd_per_hour=hour),
+            steps,
+            train_obstacle(item.chip, estimate.strategy),
+            share_of_median(item.offer, self.searched.market.on_demand),
+        )
+
+    def plan(self, option: Option) -> Plan:
+        """An option with its reasons, without a rank."""
+        item, outcome, obstacle = replace(option.item, terms=option.terms), option.outcome, option.train_obstacle
+        forecast = option.estimate.forecast
+        assert forecast is not None
+        request, header, choice = self.request, self.searched.header, self.searched.choices.get(item.key)
+        batch = forecast.strategy.global_batch
+        work_s = forecast.step_time_s.value * option.steps
         assumptions = [*item.assumptions, *forecast.assumption_notes]
-        if self.assumed_batch not in (None, batch):
+        if self.searched.assumed_batch not in (None, batch):
             why = f"so that it divides over {item.cluster.devices} devices"
             if header.own_step:
                 why = "the largest micro-batch that serves: the job's own step takes one"
             assumptions.append(run_notes.global_batch_here(samples=batch, why=why))
-        obstacle = train_obstacle(item.chip, forecast.strategy)
         reasons = [
-            *price_reasons(price, outcome.usd, listed_usd=listed_usd),
-            *offer_reasons(item, outcome, request, work_s=work.value, train_obstacle=obstacle),
+            *price_reasons(option.price, outcome.usd, listed_usd=option.usd_at_listed_price),
+            *offer_reasons(item, outcome, request, work_s=work_s, train_obstacle=obstacle),
             *forecast_reasons(forecast, item, train_obstacle=obstacle),
             *(() if choice is None else choice.reasons),
         ]
@@ -106,13 +108,13 @@ class PlanMaker:
             strategy=forecast.strategy,
             offer=item.offer,
             device=item.chip.id,
-            count=item.offer.devices,
+            count=option.count,
             forecast=forecast,
             hours=bill.calendar_s / 3600,
             machine_hours=bill.machine_s / 3600,
             usd=outcome.usd,
             finish_probability=outcome.finish_probability,
-            steps=steps,
+            steps=option.steps,
             samples=self.samples,
             price_as_of=item.offer.as_of,
             gpuwise_version=__version__,
@@ -122,7 +124,8 @@ class PlanMaker:
             assumption_notes=tuple(assumptions),
             hours_interval=outcome.calendar_s.scaled(1 / 3600),
             train_obstacle=obstacle,
-            price_of_median=share_of_median(item.offer, self.market.on_demand),
-            usd_per_hour=hour,
-            usd_at_listed_price=listed_usd,
+            price_of_median=option.price_of_median,
+            usd_per_hour=option.price.usd_per_hour,
+            usd_at_listed_price=option.usd_at_listed_price,
+            machines=option.machines,
         )

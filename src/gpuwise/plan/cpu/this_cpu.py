@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.cpu.choice import CpuChoice, Price, choose
+from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import NoStrategy
@@ -15,7 +15,7 @@ from gpuwise.plan.space.constraints import NoStrategy
 
 def choices_here(
     by_key: Mapping[Key, Candidate],
-    best: Mapping[Key, Forecast | NoStrategy],
+    best: Mapping[Key, Estimate | NoStrategy],
     own: Price,
     request: Request,
     *,
@@ -35,7 +35,7 @@ def choices_here(
 
 
 def choose_here(
-    item: Candidate, recorded: Forecast, own: Price, request: Request, *, samples: int, compiler: bool
+    item: Candidate, recorded: Estimate, own: Price, request: Request, *, samples: int, compiler: bool
 ) -> CpuChoice | None:
     """Precision, layout and compilation for this CPU, at the largest micro-batch up to that of `recorded` that fits.
 
