@@ -19,7 +19,8 @@ from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import NoStrategy
-from gpuwise.plan.types import OwnedMachine, Plan, Rejection, TimeAndMoney, describe
+from gpuwise.plan.time_and_money import TimeAndMoney, describe
+from gpuwise.plan.types import OwnedMachine, Plan, Rejection
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Mesh
 from gpuwise.units import format_duration, format_usd

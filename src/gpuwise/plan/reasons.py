@@ -19,7 +19,8 @@ from gpuwise.plan.economics.likely_price import LikelyPrice
 from gpuwise.plan.pricing.step import HEADROOM
 from gpuwise.plan.request import Request
 from gpuwise.plan.selection import money_times_time
-from gpuwise.plan.types import Plan, TimeAndMoney
+from gpuwise.plan.time_and_money import TimeAndMoney
+from gpuwise.plan.types import Plan
 from gpuwise.units import format_duration, format_usd
 
 PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16", "fp8": "fp8"}

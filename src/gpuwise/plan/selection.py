@@ -9,7 +9,7 @@ from gpuwise.notes import rejections
 from gpuwise.plan.economics.terms import YEAR_S
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
-from gpuwise.plan.types import TimeAndMoney
+from gpuwise.plan.time_and_money import TimeAndMoney
 from gpuwise.units import format_duration, format_usd
 
 _SAME_DEVICES = 2  # largest number of plans in the table with the same chip and count

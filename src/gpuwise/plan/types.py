@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.errors import JobError
 from gpuwise.hardware.prices import is_outlier
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note, sentences, to_dicts
+from gpuwise.plan.time_and_money import TimeAndMoney, describe
 from gpuwise.printed import Printed
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import HostSettings, Strategy
-from gpuwise.units import format_duration, format_usd
 
 
 @dataclass(frozen=True, repr=False)
@@ -273,34 +272,3 @@ class PlanResult(Printed):
 
 def _ends(interval: Interval | None) -> dict[str, float] | None:
     return None if interval is None else {"low": interval.low, "high": interval.high}
-
-
-class TimeAndMoney(Protocol):
-    """What a plan, and an option before it is one, says of time and money. Attributes as of Plan."""
-
-    @property
-    def offer(self) -> Offer: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def count(self) -> float: ...
-    @property
-    def hours(self) -> float: ...
-    @property
-    def usd(self) -> Interval: ...
-    @property
-    def train_obstacle(self) -> str: ...
-    @property
-    def price_of_median(self) -> float | None: ...
-    @property
-    def price_outlier(self) -> bool: ...
-
-
-def describe(plan: TimeAndMoney) -> str:
-    """'8 × h100-80gb-sxm at lambda (gpu_8x_h100, on-demand): 12 h, $310'; an outlier of a price is explained."""
-    offer = plan.offer
-    price = f" at {plan.price_of_median:.0%} of the chip's median price" if plan.price_outlier else ""
-    return (
-        f"{plan.count:g} × {plan.device} at {offer.provider} ({offer.instance}, {offer.terms}): "
-        f"{format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)}{price.replace('%', ' %')}"
-    )

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from gpuwise.hardware.types import Chip, Offer
 from gpuwise.notes import Note
 from gpuwise.plan.economics.owned import break_even_months
-from gpuwise.plan.types import OwnedMachine, Plan, TimeAndMoney
+from gpuwise.plan.time_and_money import TimeAndMoney
+from gpuwise.plan.types import OwnedMachine, Plan
 
 OWN = "own"  # the provider of what --own names; this machine is "here"
 _RENTED = ("on-demand", "spot")
