@@ -16,7 +16,10 @@ from gpuwise.trace.parallel.pipeline import check_stages
 MICRO_BATCHES = (1, 2, 3, 4, 8)
 
 
-def plain(devices: int, limits: ModelLimits, global_batch: int, most_stages: int) -> set[Strategy]:
+ADAMW = Strategy("bf16", optimizer="adamw")
+
+
+def plain(devices: int, limits: ModelLimits, global_batch: int, most_stages: int, techniques: Strategy) -> set[Strategy]:
     """All legal strategies, one after the other."""
     strategies = set()
     degrees = [degree for degree in range(1, devices + 1) if devices % degree == 0]
@@ -31,9 +34,7 @@ def plain(devices: int, limits: ModelLimits, global_batch: int, most_stages: int
             continue
         schedule = "1f1b" if stages == 1 else "interleaved-1f1b"
         parallelism = Parallelism(shard=shard, pipeline_schedule=schedule, stages_per_rank=stages)
-        strategy = Strategy(
-            "bf16", micro_batch=micro_batch, accumulation=accumulation, mesh=mesh, parallelism=parallelism, optimizer="adamw"
-        )
+        strategy = techniques.but(micro_batch=micro_batch, accumulation=accumulation, mesh=mesh, parallelism=parallelism)
         try:
             check_techniques(strategy)
             check_stages(strategy, limits.blocks)
@@ -50,24 +51,43 @@ def plain(devices: int, limits: ModelLimits, global_batch: int, most_stages: int
 def test_arrays_hold_what_plain_enumeration_allows(
     devices: int, blocks: int, degrees: tuple[int, ...], global_batch: int
 ) -> None:
-    limits = ModelLimits(blocks, degrees)
-    space = layouts(devices, limits, most_stages=4)
+    check_space(devices, ModelLimits(blocks, degrees), global_batch, ADAMW)
+
+
+@pytest.mark.parametrize(
+    "techniques",
+    [
+        ADAMW.but(optimizer="adamw-8bit"),
+        ADAMW.but(optimizer="adafactor"),
+        ADAMW.but(optimizer="sgd", optimizer_kernels="fused"),
+        ADAMW.but(adapter="lora"),
+        ADAMW.but(adapter="qlora", recompute="full"),
+        ADAMW.but(precision="fp8"),
+        ADAMW.but(optimizer_in_backward=True),
+    ],
+    ids=str,
+)
+def test_techniques_leave_out_the_layouts_that_they_exclude(techniques: Strategy) -> None:
+    check_space(8, ModelLimits(6, (1, 2, 4)), 24, techniques)
+
+
+def check_space(devices: int, limits: ModelLimits, global_batch: int, techniques: Strategy) -> None:
+    """Compares the arrays of a space with all legal strategies."""
+    space = layouts(devices, limits, most_stages=4).under(techniques)
     pruned = []
     for row in range(len(space)):
         mesh, parallelism = space.mesh(row), space.parallelism(row)
         counts = accumulations(global_batch, data_parallel=mesh.data_parallel, micro_batches=MICRO_BATCHES)
         legal = fills_pipeline(counts, pp=mesh.pp, stages_per_rank=parallelism.stages_per_rank)
         for column in np.flatnonzero(legal).tolist():
-            strategy = Strategy(
-                "bf16",
+            strategy = techniques.but(
                 micro_batch=MICRO_BATCHES[column],
                 accumulation=int(counts[column]),
                 mesh=mesh,
                 parallelism=parallelism,
-                optimizer="adamw",
             )
             assert strategy.global_batch == global_batch
             assert mesh.devices == devices
             pruned.append(strategy)
     assert len(pruned) == len(set(pruned))
-    assert set(pruned) == plain(devices, limits, global_batch, 4)
+    assert set(pruned) == plain(devices, limits, global_batch, 4, techniques)

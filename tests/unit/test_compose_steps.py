@@ -118,6 +118,24 @@ def test_ends_of_a_pipeline_that_share_a_weight_hold_as_much_as_each_alone(mesh:
     check_against_forecasts(table, StepPricer(traces), "h100-sxm:8", techniques.but(mesh=mesh, parallelism=parallelism))
 
 
+@pytest.mark.parametrize(
+    "techniques",
+    [
+        Strategy("amp-bf16", optimizer="adamw-8bit"),
+        Strategy("amp-bf16", optimizer="adamw", adapter="lora"),
+        Strategy("amp-bf16", optimizer="adamw", adapter="qlora"),
+    ],
+    ids=["adamw-8bit", "lora", "qlora"],
+)
+def test_steps_of_other_techniques_take_and_need_as_much_as_each_alone(techniques: Strategy) -> None:
+    traces, chip = source_of("llama2-7b").traces(), load_catalog().chip("h100-80gb-sxm")
+    table, pricer = BlockTable(traces, chip, techniques, micro_batches=(1, 4)), StepPricer(traces)
+    variants = (BlockVariant(), BlockVariant("full"))
+    for mesh in (Mesh(dp_replicate=8), Mesh(dp_shard=8), Mesh(pp=2, dp_shard=4), Mesh(pp=8)):
+        if techniques.adapter == "none" or mesh.dp_shard == 1:  # adapters are recorded without shards
+            check_against_forecasts(table, pricer, "h100-sxm:8", techniques.but(mesh=mesh), variants)
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize("per_rank", [1, 2, 3])
 def test_pipelines_in_closed_form_take_as_long_as_simulated_ones(ranks: int, per_rank: int) -> None:

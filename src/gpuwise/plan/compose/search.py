@@ -91,7 +91,7 @@ def search(
     Ties are broken by memory, then by the order of layouts, variants and micro-batches: the same search gives the same result.
     """
     limits = limits_of(table, cluster.devices_per_machine)
-    space = layouts(cluster.devices, limits) if chosen is None else chosen
+    space = (layouts(cluster.devices, limits) if chosen is None else chosen).under(table.techniques)
     capacity = np.inf if cluster.capacity_bytes is None else HEADROOM * cluster.capacity_bytes
     points = fitting = 0
     least_bytes: float | None = None

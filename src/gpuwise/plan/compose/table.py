@@ -69,9 +69,9 @@ class BlockTable:
         parameters: Parameters | None = None,
         by_heads: bool = False,
     ):
-        if techniques.compile or techniques.offload != "none" or techniques.adapter != "none" or techniques.mode != "train":
+        if techniques.compile or techniques.offload != "none" or techniques.mode != "train":
             raise UnsupportedError(
-                "compiled steps, offload, adapters and inference are not composed for many strategies.",
+                "compiled steps, offload and inference are not composed for many strategies.",
                 ["use `gpuwise forecast` for one mesh"],
             )
         self.traces, self.chip, self.techniques = traces, chip, techniques

@@ -7,11 +7,12 @@ tests/property/test_layouts.py holds them to each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from gpuwise.strategy import Mesh, Parallelism
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.strategy import Mesh, Parallelism, Strategy, check_techniques
 from gpuwise.strategy.parallelism import SHARDS
 
 _WHOLE = len(SHARDS)  # the index that stands for parameters that are not split
@@ -60,12 +61,36 @@ class Layouts:
             dp_shard=int(self.dp_shard[row]),
         )
 
+    def under(self, techniques: Strategy) -> Layouts:
+        """The layouts that go with a strategy's techniques, by the rules of gpuwise.strategy.check_techniques.
+
+        Arguments:
+            techniques: its mesh and batch do not count.
+        """
+        axes = [self.tp > 1, self.pp > 1, self.dp_replicate > 1, self.dp_shard > 1, self.stages_per_rank > 1]
+        kinds, kind_of_row = np.unique(np.column_stack([*axes, self.shard]), axis=0, return_inverse=True)
+        legal = np.array([_goes_with(techniques, kind.tolist()) for kind in kinds], dtype=bool)
+        rows = np.flatnonzero(legal[kind_of_row.ravel()])
+        return self if len(rows) == len(self) else Layouts(*(getattr(self, f.name)[rows] for f in fields(self)))
+
     def parallelism(self, row: int) -> Parallelism:
         """Schedule, stages and shards of a row."""
         stages, shard = int(self.stages_per_rank[row]), int(self.shard[row])
         schedule = "1f1b" if stages == 1 else "interleaved-1f1b"
         shards = SHARDS[0] if shard == _WHOLE else SHARDS[shard]
         return Parallelism(shard=shards, pipeline_schedule=schedule, stages_per_rank=stages)
+
+
+def _goes_with(techniques: Strategy, kind: list[int]) -> bool:
+    """Whether techniques go with layouts of a kind: whether each axis has several devices, and the shard."""
+    tp, pp, dp_replicate, dp_shard, stages = (1 + several for several in kind[:-1])
+    alike = Layouts(*(np.array([degree]) for degree in (tp, pp, dp_replicate, dp_shard, stages, kind[-1])))
+    strategy = techniques.but(mesh=alike.mesh(0), parallelism=alike.parallelism(0), accumulation=2 * pp)
+    try:
+        check_techniques(strategy)
+    except (InputError, UnsupportedError):
+        return False
+    return True
 
 
 def layouts(devices: int, limits: ModelLimits, *, most_stages: int = 8) -> Layouts:
