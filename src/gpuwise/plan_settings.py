@@ -26,6 +26,8 @@ class OfferSettings(TypedDict, total=False):
     global_batch: Annotated[int | None, Setting("Samples an optimizer step, over all devices.")]
     interruptions: Annotated[float | None, Setting("Interruptions of a spot machine, a day.")]
     electricity: Annotated[float | None, Setting("Dollars a kWh, for your own machines.", metavar="USD")]
+    purchase: Annotated[float | str | None, Setting("Count what your own machine costs to buy, each.", metavar="USD")]
+    costs: Annotated[str | None, Setting("Purchase, power, lifetime, resale of your machines (TOML).", metavar="FILE")]
 
 
 class PlanSettings(StepSettings, WorkSettings, LimitSettings, OfferSettings, NetworkSettings, total=False):

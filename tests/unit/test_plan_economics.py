@@ -10,7 +10,6 @@ from gpuwise.cost.forecast import Interval
 from gpuwise.hardware import Offer
 from gpuwise.plan.economics import spot
 from gpuwise.plan.economics.bill import bill, outcome
-from gpuwise.plan.economics.owned import electricity_usd_per_hour
 from gpuwise.plan.economics.rented import rental
 from gpuwise.plan.economics.spot import daly_interval_s, interrupted_s
 from gpuwise.plan.economics.terms import HOUR_S, Terms
@@ -110,8 +109,3 @@ def test_what_a_rental_assumes_is_named_with_the_flag_that_changes_it():
     terms, assumed = rental(offered("free", "colab", 0.0), parameters=10**9)
     assert terms.session_s == 12 * HOUR_S
     assert any("quota" in note.text for note in assumed)
-
-
-def test_electricity_is_power_times_price():
-    rate = electricity_usd_per_hour(450.0, count=2, usd_per_kwh=0.2)
-    assert rate == pytest.approx((450 * 2 * 0.8 + 100) / 1000 * 0.2)

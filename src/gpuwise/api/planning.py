@@ -10,6 +10,7 @@ from gpuwise.api.cpu_settings import has_compiler, own_price
 from gpuwise.api.device_names import device_names, names_this_cpu, one_machine, owned_machines
 from gpuwise.api.devices import devices_of
 from gpuwise.api.fitting import at_other_lengths
+from gpuwise.api.own_costs import own_costs
 from gpuwise.api.sources import PresetSource, source_of
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
@@ -52,6 +53,8 @@ def plan(
             global_batch: samples in one optimizer step.
             interruptions: interruptions of a spot machine a day.
             electricity: dollars a kWh.
+            purchase: price of each machine of your own, spread over its lifetime; None: owned already, not counted.
+            costs: path of a TOML file on your own machines, see gpuwise.plan.economics.costs_file.
             network: between the user's own machines, as for `forecast`; None takes that of an offer.
             micro_batch, accumulate, precision, recompute: pinned instead of searched; other techniques apply to every plan.
 
@@ -116,13 +119,13 @@ def _request(
     requested: PlanSettings, *, on: str | Sequence[str] | None, own: str | Sequence[str], limit: int | None
 ) -> Request:
     """The user's request with parsed quantities. Raises InputError, UnknownNameError or UnsupportedError."""
-    from gpuwise.plan.economics.owned import USD_PER_KWH
     from gpuwise.plan.request import Request
 
     techniques = strategy_of({**requested, "micro_batch": None, "accumulate": None})
     length = RunLength.of(requested, None)
     owned = [owned_machines(text) for text in (device_names(own) if own else ())]
-    budget, deadline, electricity = requested.get("budget"), requested.get("deadline"), requested.get("electricity")
+    budget, deadline = requested.get("budget"), requested.get("deadline")
+    costs, usd_per_kwh = own_costs(requested)
     return Request(
         samples=length.samples,
         epochs=length.epochs,
@@ -137,7 +140,8 @@ def _request(
         stale=bool(requested.get("stale")),
         xla=bool(requested.get("xla")),
         limit=limit,
-        usd_per_kwh=USD_PER_KWH if electricity is None else electricity,
+        usd_per_kwh=usd_per_kwh,
+        costs=costs,
         techniques=techniques,
         named=frozenset(requested),
         precision=requested.get("precision"),

@@ -65,19 +65,31 @@ def share_of_a_chip(*, share: float, chip: str) -> str:
 
 
 @kind_of_note(flag="--electricity")
-def electricity_alone(*, tdp_w: float, guessed: bool, utilisation: float, host_w: float, usd_per_kwh: float) -> str:
-    """A machine that the user has costs its electricity."""
-    tdp = f"{tdp_w:g} W (a guess)" if guessed else f"{tdp_w:g} W"
+def electricity_alone(
+    *, chips_w: float, forecast: bool, host_w: float, psu_efficiency: float, pue: float, wall_w: float, usd_per_kwh: float
+) -> str:
+    """A machine of the user's costs its electricity. forecast: whether chips_w, of all chips, is of the job's energy."""
+    chips = f"{chips_w:,.0f} W of the chips {'in this job' if forecast else '(a guess)'}"
+    cooling = "" if pue == 1 else f", PUE {pue:g}"
     return (
-        f"electricity alone is counted: {tdp} a chip at {utilisation:.0%}, {host_w:g} W for "
-        f"the host, {format_usd(usd_per_kwh)}/kWh; --electricity changes it"
+        f"electricity is counted: {chips} and {host_w:,.0f} W of the host behind a power supply of {psu_efficiency:.0%}"
+        f"{cooling}: {wall_w:,.0f} W at {format_usd(usd_per_kwh)}/kWh; --electricity and --costs change it"
     )
 
 
-@kind_of_note(flag="--own")
+@kind_of_note(flag="--costs")
+def purchase_counted(*, usd: float, resale_usd: float, lifetime_years: float, hours_a_week: float, usd_per_hour: float) -> str:
+    """The loss of value of a machine of the user's, an hour of its work."""
+    return (
+        f"a purchase of {format_usd(usd)} less a resale of {format_usd(resale_usd)} after {lifetime_years:g} years is "
+        f"{format_usd(usd_per_hour)} an hour, at {hours_a_week:g} hours of work a week; --costs changes it"
+    )
+
+
+@kind_of_note(flag="--purchase")
 def purchase_not_counted(*, count: int, chip: str, usd: float) -> str:
     """What buying a machine would cost that the user says is owned."""
-    return f"buying {count} × {chip} costs about {format_usd(usd)}; not counted, it is owned"
+    return f"buying {count} × {chip} costs about {format_usd(usd)}; not counted, it is owned: --purchase counts it"
 
 
 @kind_of_note(flag="--own")

@@ -50,7 +50,7 @@ def choose(searched: Searched, request: Request) -> PlanResult:
         tuple(assumptions),
         len(searched.considered) + len(searched.incomplete),
         searched.strategies.priced,
-        owned_machines(rejected.at_hand, options, ranked, searched.chips),
+        owned_machines(rejected.at_hand, options, ranked, searched.chips, rates=searched.rates),
         None if usual is None else plan_of.get(id(usual)) or maker.plan(usual),
     )
 
@@ -68,7 +68,7 @@ def _nothing_inside(options: list[Option], maker: PlanMaker, rejected: Rejection
         request,
         current,
         rejected.result(),
-        owned_machines(rejected.at_hand, options, (), searched.chips),
+        owned_machines(rejected.at_hand, options, (), searched.chips, rates=searched.rates),
         cheapest=maker.plan(min(current, key=lambda option: (option.usd.value, option.hours))),
         fastest=maker.plan(min(current, key=lambda option: (option.hours, option.usd.value))),
     )

@@ -9,7 +9,7 @@ from gpuwise.errors import InputError
 from gpuwise.hardware.device import DeviceSpec
 from gpuwise.hardware.types import Machine
 from gpuwise.plan.economics.length import RunLength
-from gpuwise.plan.economics.owned import USD_PER_KWH
+from gpuwise.plan.economics.owned import USD_PER_KWH, MachineCosts
 from gpuwise.strategy import PRECISIONS, RECOMPUTES, Strategy
 
 # Larger values are typing mistakes. Interruptions: one a minute.
@@ -48,6 +48,7 @@ class Request:
         loader_samples_per_s: samples a second from the data pipeline of a machine; None if it is never the limit.
         max_devices: larger offers are left out; a package that is sold as one, such as a chip of two cores, counts once.
         usd_per_kwh: electricity price for the user's own machines.
+        costs: what else the user's own machines cost.
         interruptions_per_day: rate of a spot machine; None takes the provider's usual rate.
         stale: whether to also rank offers whose price is over a year old.
         xla: whether to rank plans that `gpuwise train` cannot run (PyTorch/XLA, vendors' plug-ins) by price.
@@ -78,6 +79,7 @@ class Request:
     loader_samples_per_s: float | None = None
     max_devices: int = 16
     usd_per_kwh: float = USD_PER_KWH
+    costs: MachineCosts = field(default_factory=MachineCosts)
     interruptions_per_day: float | None = None
     stale: bool = False
     xla: bool = False

@@ -12,6 +12,7 @@ from gpuwise.notes import Note
 from gpuwise.plan.best import Best, BestStrategies
 from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.cpu.choice import CpuChoice
+from gpuwise.plan.economics.owned import OwnedRate
 from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.fit.change import FittingChange
 from gpuwise.plan.types import Plan
@@ -55,6 +56,11 @@ class Searched:
     def chips(self) -> dict[str, Chip]:
         """The chips of all candidates by id."""
         return {item.chip.id: item.chip for item in self.by_key.values()}
+
+    @cached_property
+    def rates(self) -> dict[Offer, OwnedRate]:
+        """What an hour of each machine of the user's costs."""
+        return {item.offer: item.rate for item in self.considered if isinstance(item, Candidate) and item.rate is not None}
 
     @cached_property
     def _key_of(self) -> dict[tuple[int, int], Key]:

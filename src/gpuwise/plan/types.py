@@ -10,6 +10,7 @@ from gpuwise.errors import JobError
 from gpuwise.hardware.prices import is_outlier
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note, sentences, to_dicts
+from gpuwise.plan.break_even import BreakEven
 from gpuwise.plan.time_and_money import TimeAndMoney, describe
 from gpuwise.printed import Printed
 from gpuwise.step_settings import job_word
@@ -182,6 +183,9 @@ class OwnedMachine:
         break_even_months: months of uninterrupted work after which buying has cost less than renting, resale not counted;
             None where that never happens or is unknown.
         rental: the rental it is compared with, in words; "" where nothing is compared.
+        resale_usd: what the machine brings at the end of its lifetime; None where no purchase price is known.
+        lifetime_years: until then.
+        break_even: against every rental of the table, when buying wins.
     """
 
     offer: Offer
@@ -194,6 +198,9 @@ class OwnedMachine:
     purchase_usd: float | None = None
     break_even_months: float | None = None
     rental: str = ""
+    resale_usd: float | None = None
+    lifetime_years: float | None = None
+    break_even: tuple[BreakEven, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -219,6 +226,9 @@ class OwnedMachine:
             "purchase_usd": self.purchase_usd,
             "break_even_months": self.break_even_months,
             "rental": self.rental or None,
+            "resale_usd": self.resale_usd,
+            "lifetime_years": self.lifetime_years,
+            "break_even": [row.to_dict() for row in self.break_even],
         }
 
 

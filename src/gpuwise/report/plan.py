@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuwise.plan.types import OwnedMachine, Plan, PlanResult, Rejection
+from gpuwise.report.break_even import break_even
 from gpuwise.report.parts import UNKNOWN, columns, heading, notes, offer_words, percent, span, strategy_words
 from gpuwise.units import format_count, format_duration, format_usd
 
@@ -47,6 +48,7 @@ def plan_report(result: PlanResult) -> Group:
     parts += notes(f"{MAY_RISE} counted at a likely price: the listed one may not hold", may_rise(result.plans))
     parts += notes("mind, of the others", mind(result.plans[1:]))
     parts += notes("bought", [text for machine in result.at_hand if (text := bought(machine))])
+    parts += break_even(result.at_hand)
     parts += rejected(result.rejected)
     parts += notes("assumed", [*result.assumptions, *best.assumptions])
     return Group(*parts)

@@ -16,6 +16,7 @@ from gpuwise.hardware.types import Chip, Machine, Offer, Source
 from gpuwise.notes import Note, rejections
 from gpuwise.notes import run as run_notes
 from gpuwise.plan.economics import owned
+from gpuwise.plan.economics.owned import OwnedCosts, OwnedRate
 from gpuwise.plan.economics.rented import rental
 from gpuwise.plan.economics.terms import Terms
 from gpuwise.plan.request import Request
@@ -30,6 +31,7 @@ class Candidate:
 
     Attributes:
         rented: how many of the offer's machines run the job together.
+        rate: of a machine of the user's, whose electricity depends on the job; None for a rented one.
     """
 
     offer: Offer
@@ -38,6 +40,7 @@ class Candidate:
     terms: Terms
     assumptions: tuple[Note, ...] = ()
     rented: int = 1
+    rate: OwnedRate | None = None
 
     @property
     def devices(self) -> float:
@@ -76,7 +79,7 @@ def candidates(
         chip = spec.chip
         for devices in sorted({1, count}):
             machine = Machine(chip, devices, link_inside(chip, devices, catalog=catalog), name=f"own {chip.id}:{devices}")
-            considered.append(_owned(request, machine, provider="own", assumed=spec.assumed))
+            considered.append(_owned(request, machine, provider="own", assumed=spec.assumed, share=devices / count))
     for spec in request.own_clusters:
         considered.append(_owned_cluster(request, spec))
     if here is not None:
@@ -136,24 +139,40 @@ def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, par
     return Candidate(offer, chip, Cluster(part, count, inside=link, memory_bytes=capacity), terms, tuple(assumed + more))
 
 
-def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequence[Note] = (), machines: int = 1) -> Candidate:
-    """A machine of the user's, or several equal ones: they cost their electricity."""
+def _owned(
+    request: Request,
+    machine: Machine,
+    *,
+    provider: str,
+    assumed: Sequence[Note] = (),
+    machines: int = 1,
+    share: float = 1.0,
+) -> Candidate:
+    """A machine of the user's, or several equal ones: they cost their electricity, and their purchase if the user counts it.
+
+    share: of a machine's devices that work.
+    """
     chip = machine.chip
     if machine.count != int(machine.count) or machine.count < 1:
         raise InputError(f"a machine of {machine.count:g} devices cannot be owned.", ["write it like rtx-4090:2"])
     count = int(machine.count)
     guess_w = owned.DEFAULT_CPU_TDP_W if chip.kind == "cpu" else owned.DEFAULT_TDP_W
-    rate = machines * owned.electricity_usd_per_hour(chip.tdp_w or guess_w, count=count, usd_per_kwh=request.usd_per_kwh)
-    power = run_notes.electricity_alone(
-        tdp_w=chip.tdp_w or guess_w,
-        guessed=not chip.tdp_w,
-        utilisation=owned.UTILISATION,
-        host_w=owned.HOST_W,
-        usd_per_kwh=request.usd_per_kwh,
-    )
-    assumptions = [*assumed, power]
+    costs = request.costs.of(chip.id, round(count / share)) if provider == "own" else OwnedCosts()
+    assumed_w = (chip.tdp_w or guess_w) * owned.UTILISATION * count * machines
+    rate = OwnedRate(costs, chip.kind, request.usd_per_kwh, assumed_w, machines, share)
+    assumptions = list(assumed)
     bought = chip.street_price_usd or chip.msrp_usd
-    if bought and provider == "own":
+    if costs.purchase_usd is not None:
+        assumptions.append(
+            run_notes.purchase_counted(
+                usd=costs.purchase_usd,
+                resale_usd=costs.purchase_usd - costs.lost_usd(costs.purchase_usd, chip.kind),
+                lifetime_years=costs.lifetime_years,
+                hours_a_week=costs.hours_a_week,
+                usd_per_hour=costs.capital_usd_per_hour(chip.kind),
+            )
+        )
+    elif bought and provider == "own":
         assumptions.append(run_notes.purchase_not_counted(count=count * machines, chip=chip.id, usd=bought * count * machines))
     name = machine.name or f"{provider} {chip.id}:{count}"
     offer = Offer(
@@ -163,13 +182,14 @@ def _owned(request: Request, machine: Machine, *, provider: str, assumed: Sequen
         chip.id,
         0 if chip.kind == "cpu" and count * machines == 1 else count * machines,
         "owned",
-        rate,
+        rate.usd_per_hour(None),
         host_memory_bytes=machine.host_memory_bytes,
-        source=Source(power.text, ""),
+        source=Source("electricity, and the purchase if it is counted", ""),
     )
     capacity = machine.host_memory_bytes if chip.kind == "cpu" else None
-    terms = Terms("owned", rate, setup_s=0.0, minimum_s=0.0)
-    return Candidate(offer, chip, Cluster(chip, count, inside=machine.link, memory_bytes=capacity), terms, tuple(assumptions))
+    terms = Terms("owned", rate.usd_per_hour(None), setup_s=0.0, minimum_s=0.0)
+    cluster = Cluster(chip, count, inside=machine.link, memory_bytes=capacity)
+    return Candidate(offer, chip, cluster, terms, tuple(assumptions), rate=rate)
 
 
 def _owned_cluster(request: Request, spec: DeviceSpec) -> Candidate:

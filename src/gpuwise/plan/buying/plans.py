@@ -9,6 +9,7 @@ from gpuwise.hardware.prices import share_of_median
 from gpuwise.notes import rejections
 from gpuwise.notes import run as run_notes
 from gpuwise.plan.buying.candidates import Candidate
+from gpuwise.plan.buying.owned import power_note, price_in_this_job
 from gpuwise.plan.buying.runnable import train_obstacle
 from gpuwise.plan.economics.bill import bill as bill_of
 from gpuwise.plan.economics.bill import outcome as outcome_of
@@ -65,7 +66,10 @@ class PlanMaker:
         steps = -(-self.samples // estimate.strategy.global_batch)
         work = estimate.step_time_s.scaled(steps)
         terms = item.terms if choice is None else replace(item.terms, setup_s=item.terms.setup_s + choice.compile_s)
-        price = likely_price(item.offer, self.searched.market, run_s=bill_of(work.value, terms).calendar_s)
+        if item.rate is not None:
+            price = price_in_this_job(item.rate, estimate)
+        else:
+            price = likely_price(item.offer, self.searched.market, run_s=bill_of(work.value, terms).calendar_s)
         hour = price.usd_per_hour
         terms = replace(terms, usd_per_hour=hour.value)
         return Option(
@@ -88,6 +92,8 @@ class PlanMaker:
         batch = forecast.strategy.global_batch
         work_s = forecast.step_time_s.value * option.steps
         assumptions = [*item.assumptions, *forecast.assumption_notes]
+        if item.rate is not None:
+            assumptions.insert(0, power_note(item.rate, option.estimate))
         if self.searched.assumed_batch not in (None, batch):
             why = f"so that it divides over {item.cluster.devices} devices"
             if header.own_step:

@@ -1,0 +1,35 @@
+"""The table of a plan that says when buying a machine beats each rental."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+
+from gpuwise.plan.types import OwnedMachine
+from gpuwise.report.parts import columns, heading
+from gpuwise.units import format_usd
+
+_COLUMNS = ("bought", "loses", "against", "a run", "electricity", "hours a week")
+_NARROW = (("bought", "loses"), ("against",), ("a run", "electricity"), ("hours a week",))
+
+
+def break_even(machines: Sequence[OwnedMachine]) -> list[RenderableType]:
+    """Hours of work a week, over its lifetime, from which on each bought machine is cheaper than each rental."""
+    rows = []
+    for machine in machines:
+        if machine.purchase_usd is None or machine.resale_usd is None or machine.lifetime_years is None:
+            continue
+        name = f"{machine.count:g} x {machine.device}"
+        loses = f"{format_usd(machine.purchase_usd - machine.resale_usd)} in {machine.lifetime_years:g} years"
+        for row in machine.break_even:
+            hours = "never" if row.hours_a_week is None else f"{row.hours_a_week:.2g}"
+            rows.append([name, loses, f"{row.rank}: {row.rental}", format_usd(row.usd), format_usd(row.own_usd), hours])
+            name = loses = ""
+    if not rows:
+        return []
+    title = "bought against rented: hours of work a week, over its lifetime, from which on buying is cheaper"
+    return [
+        heading(title),
+        columns(_COLUMNS, rows, right=("a run", "electricity", "hours a week"), wide="against", narrow=_NARROW),
+    ]
