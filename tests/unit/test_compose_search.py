@@ -12,8 +12,10 @@ from gpuwise.api.devices import device_of
 from gpuwise.api.sources import source_of
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.plan.compose.best import JobBlocks, best_on
-from gpuwise.plan.compose.search import ComposedSearch, limits_of, search
+from gpuwise.plan.compose.best import best_on
+from gpuwise.plan.compose.blocks import JobBlocks
+from gpuwise.plan.compose.job_arrays import limits_of
+from gpuwise.plan.compose.search import ComposedSearch, search
 from gpuwise.plan.compose.table import BlockTable
 from gpuwise.plan.compose.verify import verified
 from gpuwise.plan.pricing.step import HEADROOM, StepPricer
@@ -27,7 +29,7 @@ TRACES = source_of("llama2-7b").traces()
 
 def searched(cluster: Cluster = CLUSTER, *, keep: int = 6, most_stages: int = 2) -> ComposedSearch:
     table = BlockTable(TRACES, cluster.chip, Strategy("amp-bf16", optimizer="adamw"), micro_batches=(1, 2, 4))
-    space = layouts(cluster.devices, limits_of(table, 4), most_stages=most_stages)
+    space = layouts(cluster.devices, limits_of(table.job, 4), most_stages=most_stages)
     return search(table, cluster, global_batch=BATCH, keep=keep, chosen=space)
 
 
@@ -101,10 +103,12 @@ def test_one_call_finds_the_best_of_every_cluster() -> None:
     clusters = [device_of(name, catalog).cluster for name in ("h100-sxm:8", "a100-80gb-sxm:8x2", "rtx-4090:2")]
     techniques = Strategy("amp-bf16", optimizer="adamw")
     blocks = JobBlocks(TRACES, techniques, micro_batches=(1, 2))
-    few = partial(layouts, most_stages=1)
-    for cluster, best in zip(clusters, best_on(blocks, clusters, global_batch=BATCH, keep=2, layouts_of=few), strict=True):
+    few = partial(layouts, most_stages=2)
+    for cluster, best in zip(clusters, best_on(blocks, clusters, global_batch=BATCH, keep=4, layouts_of=few), strict=True):
         table = BlockTable(TRACES, cluster.chip, techniques, micro_batches=(1, 2))
-        chosen = few(cluster.devices, limits_of(table, cluster.devices_per_machine))
-        alone = search(table, cluster, global_batch=BATCH, keep=2, chosen=chosen)
-        assert best.points == alone.best
-        assert best.least_bytes == alone.least_bytes
+        chosen = few(cluster.devices, limits_of(table.job, cluster.devices_per_machine))
+        alone = search(table, cluster, global_batch=BATCH, keep=4, chosen=chosen)
+        assert best.considered == alone.points
+        assert [point.step_s for point in best.points] == pytest.approx([point.step_s for point in alone.best])
+        assert [point.device_bytes for point in best.points] == [point.device_bytes for point in alone.best]
+        assert (best.least_bytes is None) == bool(alone.best)

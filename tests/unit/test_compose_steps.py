@@ -153,12 +153,13 @@ def test_pipelines_in_closed_form_take_as_long_as_simulated_ones(ranks: int, per
             for stage in range(ranks * per_rank)
         ]
         simulated = finish_s(PipelineStep(parallelism, ranks, rounds * ranks, tuple(stages), send_s))
+        differ = [0, 1, 2] if ranks > 2 else [0, 1, 1]
         closed_s = pipeline_s(
-            parallelism,
+            per_rank,
             ranks=ranks,
             micro_batches=np.array(rounds * ranks),
-            forward_s=forward_s,
-            backward_s=backward_s,
+            forward_s=forward_s[differ],
+            backward_s=backward_s[differ],
             send_s=np.array(send_s),
         )
         if per_rank == 1:

@@ -5,49 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpuwise.cost.parameters import Parameters
+import numpy as np
+
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
-from gpuwise.plan.compose.search import ComposedPoint, limits_of, search
-from gpuwise.plan.compose.table import BlockTable
-from gpuwise.plan.compose.variant import BlockVariant
-from gpuwise.plan.pricing.traces import StepTraces
+from gpuwise.plan.compose.blocks import JobBlocks
+from gpuwise.plan.compose.job_arrays import JobArrays, limits_of
+from gpuwise.plan.compose.pruned import PrunedSearch
+from gpuwise.plan.compose.row_time import ChipPrices
+from gpuwise.plan.compose.search import ComposedPoint
+from gpuwise.plan.compose.space_rows import Space, is_sharded
 from gpuwise.plan.space.layouts import Layouts, ModelLimits, layouts
-from gpuwise.strategy import Strategy
-
-
-class JobBlocks:
-    """The blocks of one job, priced on each chip at its first use.
-
-    Arguments:
-        traces: the job's traces.
-        techniques: precision, optimizer and what else all strategies share; its mesh and batch do not count.
-        micro_batches: ascending.
-        parameters: figures of the cost model; None takes the shipped ones.
-
-    Raises UnsupportedError for techniques that are not composed.
-    """
-
-    def __init__(
-        self,
-        traces: StepTraces,
-        techniques: Strategy,
-        *,
-        micro_batches: Sequence[int],
-        parameters: Parameters | None = None,
-    ):
-        self.traces, self.techniques, self.micro_batches = traces, techniques, tuple(micro_batches)
-        self.parameters = parameters
-        self._tables: dict[Chip, BlockTable] = {}
-
-    def on(self, chip: Chip) -> BlockTable:
-        """The blocks on a chip."""
-        if chip not in self._tables:
-            self._tables[chip] = BlockTable(
-                self.traces, chip, self.techniques, micro_batches=self.micro_batches, parameters=self.parameters
-            )
-        return self._tables[chip]
 
 
 @dataclass(frozen=True)
@@ -56,13 +25,16 @@ class BestOnCluster:
 
     Attributes:
         points: the fastest that fit, the best first.
-        least_bytes: memory that the strategy needs that needs least; None where no layout makes the global batch.
+        least_bytes: memory that the strategy needs that needs least, where none fits; None where some fit, or where no layout
+            makes the global batch.
         problem: why nothing is composed here, as of a link without figures; "" where nothing is in the way.
+        considered: strategies that the search chose from.
     """
 
     points: tuple[ComposedPoint, ...]
     least_bytes: float | None
     problem: str = ""
+    considered: int = 0
 
 
 def best_on(
@@ -82,17 +54,46 @@ def best_on(
         keep: strategies to return for a cluster.
         layouts_of: layouts to try on a number of devices; by default all. Tensor parallelism stays within a machine.
 
-    Raises UnsupportedError where the job's blocks cannot be composed, and the errors of tracing.
+    Ties are broken by memory, then by the order of layouts, variants and micro-batches. What is left out cannot be among the
+    best: see gpuwise.plan.compose.pruned. Raises UnsupportedError where the job's blocks cannot be composed, and the errors of
+    tracing.
     """
-    result = []
-    for cluster in clusters:
-        table = blocks.on(cluster.chip)
-        table.blocks(BlockVariant(recomputes[0]), tp=1, sharded=False)  # what fails here is of the job, not of the cluster
-        chosen = layouts_of(cluster.devices, limits_of(table, cluster.devices_per_machine))
-        try:
-            searched = search(table, cluster, global_batch=global_batch, recomputes=recomputes, keep=keep, chosen=chosen)
-        except UnsupportedError as error:
-            result.append(BestOnCluster((), None, error.what))
-        else:
-            result.append(BestOnCluster(searched.best, searched.least_bytes))
+    if not clusters:
+        return []
+    limits = limits_of(blocks, max(one.devices_per_machine for one in clusters))
+    spaces = {one.devices: layouts_of(one.devices, limits).under(blocks.techniques) for one in clusters}
+    needed = {(tp, sharded) for one in spaces.values() for tp, sharded in zip(one.tp.tolist(), is_sharded(one), strict=True)}
+    arrays = JobArrays(blocks, needed=sorted(needed), recomputes=recomputes)
+    prices, problems = _prices(arrays, clusters)
+    result = [BestOnCluster((), None, problem) for problem in problems]
+    for devices, of_devices in spaces.items():
+        chosen = [n for n, one in enumerate(clusters) if one.devices == devices and not problems[n]]
+        space = Space(arrays, of_devices, global_batch=global_batch)
+        if not chosen or not len(space.works):
+            continue
+        search = PrunedSearch(arrays, space, [clusters[n] for n in chosen], prices.of(chosen), keep=keep)
+        for row, number in enumerate(chosen):
+            points, least_bytes = search.points(row), search.least_bytes(row)
+            result[number] = BestOnCluster(points, least_bytes, search.problems[row], search.considered(row))
     return result
+
+
+def _prices(arrays: JobArrays, clusters: Sequence[Cluster]) -> tuple[ChipPrices, list[str]]:
+    """The prices of the clusters' chips, and by cluster why its chip cannot run the job; "" where it can."""
+    chips: dict[Chip, int | str] = {}
+    batch_s, update_s = [], []
+    for cluster in clusters:
+        if cluster.chip not in chips:
+            try:
+                batch_s.append(arrays.batch_s(cluster.chip))
+                update_s.append(arrays.update_s(cluster.chip))
+            except UnsupportedError as error:
+                chips[cluster.chip] = error.what
+            else:
+                chips[cluster.chip] = len(update_s) - 1
+    of_cluster = [chips[cluster.chip] for cluster in clusters]
+    problems = [one if isinstance(one, str) else "" for one in of_cluster]
+    index = np.array([0 if isinstance(one, str) else one for one in of_cluster])
+    if not update_s:
+        return ChipPrices(index, np.zeros(0), np.zeros(0)), problems
+    return ChipPrices(index, np.stack(batch_s, axis=3), np.stack(update_s, axis=1)), problems

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.plan.compose.exchange import Collectives
+from gpuwise.plan.compose.exchange import Collectives, RankGroups
 from gpuwise.strategy import Strategy
+from gpuwise.trace.header import RankGroup
 from gpuwise.trace.parallel.communication import group_along, shard_group
 from gpuwise.trace.parallel.replicate import BUCKET_BYTES, COPIES
 from gpuwise.trace.parallel.shard import REDUCED_BYTES
 from gpuwise.trace.parallel.shard_traffic import copied_of_gathers
-from gpuwise.trace.parallel.variant import is_sharded, shard_ranks
+from gpuwise.trace.parallel.variant import is_sharded
 
 _MANY = 10**9
 
@@ -33,10 +34,44 @@ class RankBytes:
     blocks: np.ndarray
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """How data-parallel ranks share a model, in one mesh or in many.
+
+    Attributes:
+        kind: "replicas" have all of it, "shards" gather and reduce it block by block, "stages" of a pipeline once a step.
+        replicas: the group that holds the same; its ranks have equal shards.
+        shards: the group that splits parameters, gradients or state.
+        freed: whether parameters are freed after a block's forward.
+        postponed: whether gradients are reduced in the last micro-batch alone.
+        compressed: whether gradients are sent in bf16.
+    """
+
+    kind: str
+    replicas: RankGroup | RankGroups
+    shards: RankGroup | RankGroups
+    freed: np.ndarray | bool
+    postponed: np.ndarray | bool
+    compressed: bool = False
+
+
+def sharing_of(strategy: Strategy) -> Sharing:
+    """How the ranks of one mesh share a model."""
+    mesh, shard = strategy.mesh, strategy.parallelism.shard
+    return Sharing(
+        ("stages" if mesh.pp > 1 else "shards") if is_sharded(strategy) else "replicas",
+        group_along(mesh, "dp_replicate"),
+        shard_group(mesh),
+        shard == "parameters",
+        shard == "optimizer",
+        strategy.parallelism.compress_gradients,
+    )
+
+
 def data_collectives(
-    strategy: Strategy, of_ranks: RankBytes, *, gathered_bytes: int, accumulation: np.ndarray, in_flight: np.ndarray
+    sharing: Sharing, of_ranks: RankBytes, *, gathered_bytes: np.ndarray | int, accumulation: np.ndarray, in_flight: np.ndarray
 ) -> list[Collectives]:
-    """The collectives of gradients and parameters of a strategy's mesh and shards, at any micro-batches.
+    """The collectives of gradients and parameters, at any micro-batches.
 
     As gpuwise.trace.parallel has them of one step: replicate, shard_traffic and shard_stage.
 
@@ -45,26 +80,25 @@ def data_collectives(
         accumulation: micro-batches of a step.
         in_flight: of each rank of a pipeline.
     """
-    if not is_sharded(strategy):
-        return _of_replicas(strategy, of_ranks)
+    if sharing.kind == "replicas":
+        return _of_replicas(sharing, of_ranks)
     reduced = of_ranks.gradient_bytes / gathered_bytes * REDUCED_BYTES
-    if strategy.mesh.pp > 1:
-        return _of_stages(strategy, of_ranks, reduced, accumulation=accumulation, in_flight=in_flight)
-    return _of_shards(strategy, of_ranks, reduced, accumulation=accumulation)
+    if sharing.kind == "stages":
+        return _of_stages(sharing, of_ranks, reduced, accumulation=accumulation, in_flight=in_flight)
+    return _of_shards(sharing, of_ranks, reduced, accumulation=accumulation)
 
 
-def _of_replicas(strategy: Strategy, of_ranks: RankBytes) -> list[Collectives]:
-    size, group = of_ranks.gradient_bytes, group_along(strategy.mesh, "dp_replicate")
+def _of_replicas(sharing: Sharing, of_ranks: RankBytes) -> list[Collectives]:
+    size = of_ranks.gradient_bytes
     calls = np.maximum(1, np.ceil(size / BUCKET_BYTES))
-    return [Collectives("all_reduce", group, size, calls, "last backward", True, COPIES * size)]
+    return [Collectives("all_reduce", sharing.replicas, size, calls, "last backward", True, COPIES * size)]
 
 
-def _of_shards(strategy: Strategy, of_ranks: RankBytes, reduced: np.ndarray, *, accumulation: np.ndarray) -> list[Collectives]:
-    mesh, freed = strategy.mesh, strategy.parallelism.shard == "parameters"
-    shards, replicas = shard_group(mesh), group_along(mesh, "dp_replicate")
-    passes, gathering = (2, accumulation) if freed else (1, np.ones_like(accumulation))
-    reducing = np.ones_like(accumulation) if strategy.parallelism.shard == "optimizer" else accumulation
-    sent = reduced * (0.5 if strategy.parallelism.compress_gradients else 1.0)
+def _of_shards(sharing: Sharing, of_ranks: RankBytes, reduced: np.ndarray, *, accumulation: np.ndarray) -> list[Collectives]:
+    shards, replicas = sharing.shards, sharing.replicas
+    passes, gathering = np.where(sharing.freed, 2, 1), np.where(sharing.freed, accumulation, 1)
+    reducing = np.where(sharing.postponed, 1, accumulation)
+    sent = reduced * (0.5 if sharing.compressed else 1.0)
     whole, rest, units = of_ranks.parameter_bytes, of_ranks.rest_parameter_bytes, of_ranks.blocks + 1
     gathered = (rest + passes * (whole - rest)) * gathering
     read = np.minimum(1.0, whole / np.maximum(1.0, reduced))
@@ -80,25 +114,27 @@ def _of_shards(strategy: Strategy, of_ranks: RankBytes, reduced: np.ndarray, *, 
         Collectives(
             "reduce_scatter", shards, sent * reducing, units * reducing, "step", copied_bytes=(1 + read) * sent * reducing
         ),
-        Collectives("all_reduce", replicas, sent / shard_ranks(strategy), units, "step"),
+        Collectives("all_reduce", replicas, sent / shards.ranks, units, "step"),
     ]
 
 
 def _of_stages(
-    strategy: Strategy, of_ranks: RankBytes, reduced: np.ndarray, *, accumulation: np.ndarray, in_flight: np.ndarray
+    sharing: Sharing, of_ranks: RankBytes, reduced: np.ndarray, *, accumulation: np.ndarray, in_flight: np.ndarray
 ) -> list[Collectives]:
-    mesh, size, units = strategy.mesh, of_ranks.parameter_bytes, of_ranks.blocks + 1
-    shards, replicas = shard_group(mesh), group_along(mesh, "dp_replicate")
-    gathers = accumulation + in_flight if strategy.parallelism.shard == "parameters" else np.ones_like(in_flight)
-    sent = reduced * (0.5 if strategy.parallelism.compress_gradients else 1.0)
+    size, units = of_ranks.parameter_bytes, of_ranks.blocks + 1
+    shards, replicas = sharing.shards, sharing.replicas
+    gathers = np.where(sharing.freed, accumulation + in_flight, 1)
+    sent = reduced * (0.5 if sharing.compressed else 1.0)
     copied = size * gathers * _copied_of_gathers(shards.ranks)
     return [
         Collectives("all_gather", shards, size * gathers, np.floor(units * gathers), "step", copied_bytes=copied),
         Collectives("reduce_scatter", shards, sent, units, "last backward", True, copied_bytes=of_ranks.gradient_bytes + sent),
-        Collectives("all_reduce", replicas, sent / shard_ranks(strategy), units, "last backward", True),
+        Collectives("all_reduce", replicas, sent / shards.ranks, units, "last backward", True),
     ]
 
 
-def _copied_of_gathers(ranks: int) -> float:
+def _copied_of_gathers(ranks: np.ndarray | int) -> np.ndarray:
     """Bytes copied for each byte that is gathered."""
-    return copied_of_gathers(_MANY, ranks) / _MANY
+    degrees, rows = np.unique(ranks, return_inverse=True)
+    each = np.array([copied_of_gathers(_MANY, degree) / _MANY for degree in degrees.tolist()])
+    return each[rows].reshape(np.shape(ranks))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.cost.kernels import kernel_times
-from gpuwise.cost.parameters import Parameters
 from gpuwise.errors import UnsupportedError
-from gpuwise.hardware.types import Chip
 from gpuwise.plan.compose.shallow import AFTER_BLOCKS, BEFORE_BLOCKS, SECTIONS, ShallowStep
+from gpuwise.plan.compose.workload import Work
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.parallel.blocks import block_of_modules
 from gpuwise.trace.parallel.stage import stage_step
@@ -105,9 +104,33 @@ def _by_block(trace: Trace) -> np.ndarray:
     return np.array([np.bincount(block[row], weights=storages.size_bytes[row], minlength=count) for row in rows])
 
 
-def update_cost(
-    shallow: ShallowStep, strategy: Strategy, *, element_bytes: int, widened: float, chip: Chip, parameters: Parameters
-) -> UpdateCost:
+@dataclass(frozen=True)
+class Update:
+    """One optimizer update on two numbers of ranks, between which everything is linear in the elements of a rank.
+
+    Attributes:
+        elements: that a rank updates.
+        works: the kernels of each.
+        calls, kernels, state_bytes: as in UpdateCost, of each.
+    """
+
+    elements: tuple[float, float]
+    works: tuple[Work, Work]
+    calls: tuple[float, float]
+    kernels: tuple[float, float]
+    state_bytes: tuple[float, float]
+
+    def cost(self, device_s: Sequence[float]) -> UpdateCost:
+        """The cost by elements. device_s: of the kernels of each of the works."""
+
+        def per_element(values: Sequence[float]) -> PerElement:
+            each = (values[0] - values[1]) / (self.elements[0] - self.elements[1])
+            return PerElement(values[0] - each * self.elements[0], each)
+
+        return UpdateCost(*map(per_element, (device_s, self.calls, self.kernels, self.state_bytes)))
+
+
+def update_of(shallow: ShallowStep, strategy: Strategy, *, element_bytes: int, widened: float) -> Update:
     """The update of a rank's parameters.
 
     Arguments:
@@ -121,7 +144,7 @@ def update_cost(
         raise UnsupportedError(
             f"the update of {trace.header.job} is its own: it is not composed for many strategies.", ["name an --optimizer"]
         )
-    elements, counted = [], []
+    elements, works, counted = [], [], []
     for ranks in (1, _SPLIT):
         split = np.full(len(trace.modules), ranks, dtype=np.int64)
         step = with_sharded_update(trace, strategy, optimizer, ranks=split, widened=widened)
@@ -130,7 +153,8 @@ def update_cost(
         counts = step.counts("optimizer")
         assert PHASES[-1] == "optimizer"
         state = float(step.storages.size_bytes[step.storages.category == _STATE].sum())
-        device_s = float(counts @ kernel_times(step, chip, parameters).device_s)
-        counted.append((device_s, float(counts.sum()), float(counts @ step.operations.column("kernels")), state))
-    each = [(one - two) / (elements[0] - elements[1]) for one, two in zip(*counted, strict=True)]
-    return UpdateCost(*(PerElement(one - slope * elements[0], slope) for one, slope in zip(counted[0], each, strict=True)))
+        run = np.flatnonzero(counts)
+        works.append(Work((step,), 1, run, np.zeros(len(run), dtype=np.int64), counts[run].astype(np.float64), 1))
+        counted.append((float(counts.sum()), float(counts @ step.operations.column("kernels")), state))
+    calls, kernels, state_bytes = zip(*counted, strict=True)
+    return Update((elements[0], elements[1]), (works[0], works[1]), calls, kernels, state_bytes)

@@ -29,7 +29,7 @@ def device_bytes(steps: MeshSteps, *, limit_bytes: float = np.inf) -> np.ndarray
     freed = steps.sharded and steps.strategy.mesh.pp == 1
     entries = [table.lives(variant, tp=tp, sharded=steps.sharded, freed=freed) for variant in steps.variants]
     need = [_rank_bytes(steps, entries, number, limit_bytes=limit_bytes) for number in range(len(steps.ranks.positions))]
-    trace = table.blocks(steps.variants[0], tp=tp, sharded=steps.sharded).low.trace
+    trace = table.job.rows(steps.variants[0], tp=tp, sharded=steps.sharded).low.trace
     workspace = 2 * blas_workspace_bytes(trace, table.chip, table.parameters)
     allocated, moving = np.stack([one[0] for one in need]) + workspace, np.stack([one[1] for one in need]) + workspace
     reserved = allocated + moving * (table.parameters.reserved_per_moving_byte - 1)

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwise.cost.kernels import kernel_times
 from gpuwise.cost.kernels.alignment import unaligned
-from gpuwise.cost.parameters import Parameters
-from gpuwise.hardware.types import Chip
 from gpuwise.plan.compose.shallow import SECTIONS, ShallowStep
+from gpuwise.plan.compose.workload import Work
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Collective
 from gpuwise.trace.parallel.segments import segments_of
@@ -86,40 +84,35 @@ def _counted(collectives: Sequence[Collective]) -> list[list[float]]:
 
 
 @dataclass(frozen=True)
-class PricedParts:
+class Parts:
     """The parts of a step at several micro-batches, by CELLS: section, phase and micro-step.
 
     Attributes:
-        device_s: of their kernels. Shape (micro-batches, *CELLS).
+        work: their kernels; a cell of it is one of CELLS.
         calls, kernels: that the host launches. Shape CELLS.
     """
 
-    device_s: np.ndarray
+    work: Work
     calls: np.ndarray
     kernels: np.ndarray
 
 
-def priced_parts(
-    low: Composed, high: Composed, micro_batches: Sequence[int], *, chip: Chip, parameters: Parameters
-) -> PricedParts:
-    """The seconds of each part. low, high: the parts at two micro-batches, between which counts are linear."""
+def parts_of(low: Composed, high: Composed, micro_batches: Sequence[int]) -> Parts:
+    """The parts of a step. low, high: the parts at two micro-batches, between which counts are linear."""
     sequence = low.trace.sequence
-    cell = cells_of(low)
+    cell, cells = cells_of(low), int(np.prod(CELLS))
     inside = cell >= 0
 
     def by_cell(weights: np.ndarray) -> np.ndarray:
-        return np.bincount(cell[inside], weights=weights[inside], minlength=int(np.prod(CELLS))).reshape(CELLS)
+        return np.bincount(cell[inside], weights=weights[inside], minlength=cells).reshape(CELLS)
 
     kernels = by_cell(low.trace.operations.column("kernels")[sequence.operation].astype(np.float64))
     calls = by_cell(np.ones(len(sequence)))
     values = np.rint(along(low, high, micro_batches, lambda one: one.trace.operations.values)).astype(np.int64)
-    traces = [_at(low.trace, micro_batch, of_size) for micro_batch, of_size in zip(micro_batches, values, strict=True)]
-    if _depends_on_others(low.trace) or _depends_on_others(high.trace):
-        each_s = [kernel_times(trace, chip, parameters).device_s for trace in traces]
-    else:
-        stacked = replace(low.trace, operations=_stacked([trace.operations for trace in traces]))
-        each_s = list(kernel_times(stacked, chip, parameters).device_s.reshape(len(traces), -1))
-    return PricedParts(np.stack([by_cell(seconds[sequence.operation]) for seconds in each_s]), calls, kernels)
+    tables = [_at(low.trace, micro_batch, of_size) for micro_batch, of_size in zip(micro_batches, values, strict=True)]
+    if not (_depends_on_others(low.trace) or _depends_on_others(high.trace)):
+        tables = [replace(low.trace, operations=_stacked([table.operations for table in tables]))]
+    return Parts(Work.of(tables, sequence.operation, cell, sizes=len(micro_batches), cells=cells), calls, kernels)
 
 
 def _at(trace: Trace, micro_batch: int, values: np.ndarray) -> Trace:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwise.cost.timeline.pipeline import WAITING_SCHEDULES
-from gpuwise.strategy import Parallelism
-
 CLOSED_FORMS = ("1f1b", "interleaved-1f1b")
-# Forward passes beyond its first that a rank runs ahead for each rank behind it.
-_AHEAD = {"1f1b": 1, "interleaved-1f1b": 2}
 
 
 def pipeline_s(
-    parallelism: Parallelism,
+    stages_per_rank: np.ndarray | int,
     *,
-    ranks: int,
+    ranks: np.ndarray | int,
     micro_batches: np.ndarray,
     forward_s: np.ndarray,
     backward_s: np.ndarray,
@@ -29,36 +24,34 @@ def pipeline_s(
     where there are no more micro-batches than ranks.
 
     Arguments:
-        parallelism: a schedule of CLOSED_FORMS.
-        ranks: of the pipeline.
+        stages_per_rank: 1 runs 1f1b, more run interleaved-1f1b.
+        ranks: of the pipeline, at least two.
         micro_batches: of a step.
         forward_s, backward_s: of one micro-batch on one stage: of the first rank, of each in the middle, and of the last. Shape
-            (3, ...), or (2, ...) of two ranks.
+            (3, ...); of two ranks, the second row does not count.
         send_s: of one micro-batch to a neighbour.
     """
-    schedule, stages = parallelism.pipeline_schedule, parallelism.stages_per_rank
-    kinds = [0, *[1] * (ranks - 2), len(forward_s) - 1]
-    hop_s = send_s
-    if schedule in WAITING_SCHEDULES:  # the sender goes on when its send is done
-        sends = np.ones(len(forward_s)).reshape(-1, *[1] * (forward_s.ndim - 1))
-        onward, back = sends.copy(), sends.copy()
-        onward[-1], back[0] = 0.0, 0.0
-        forward_s, backward_s, hop_s = forward_s + onward * send_s, backward_s + back * send_s, 0.0 * send_s
-    both_s = forward_s + backward_s
-    count = np.bincount(kinds, minlength=len(forward_s))
+    ranks, interleaved = np.asarray(ranks), np.asarray(stages_per_rank) > 1
+    waits = np.where(interleaved, 0.0, 1.0) * send_s  # the sender goes on when its send is done: see WAITING_SCHEDULES
+    hop_s = send_s - waits
+    forward_s = np.stack([forward_s[0] + waits, forward_s[1] + waits, forward_s[2] + 0.0 * waits])
+    backward_s = np.stack([backward_s[0] + 0.0 * waits, backward_s[1] + waits, backward_s[2] + waits])
+    both_s, middle = forward_s + backward_s, ranks - 2
     longest = np.zeros(np.broadcast_shapes(both_s.shape[1:], np.shape(micro_batches)))
-    for rank in sorted({0, 1, ranks - 2, ranks - 1} & set(range(ranks))):
-        kind, behind = kinds[rank], ranks - 1 - rank
-        there = np.bincount(kinds[:rank], minlength=len(count))
-        rest = np.bincount(kinds[rank + 1 :], minlength=len(count))
-        before_s = np.tensordot(there, both_s, 1) + 2 * hop_s * rank
-        behind_s = np.tensordot(rest, both_s, 1) + 2 * hop_s * behind
-        ahead = _AHEAD[schedule] * behind
-        waits_s = sum(np.maximum(0.0, behind_s - ahead * part[kind]) for part in (forward_s, backward_s))
-        longest = np.maximum(longest, before_s + micro_batches * stages * both_s[kind] + waits_s)
-    ways_back = [
-        np.tensordot(np.bincount(kinds[: kinds.index(kind)], minlength=len(count)), backward_s, 1)
-        for kind in sorted(set(kinds))
-    ]
-    result: np.ndarray = np.stack([longest - way for way in ways_back])
+    for rank in (0 * ranks, 0 * ranks + 1, ranks - 2, ranks - 1):
+        kind = np.where(rank == 0, 0, np.where(rank == ranks - 1, 2, 1))
+        own_forward_s, own_backward_s = (_chosen(kind, part) for part in (forward_s, backward_s))
+        behind = ranks - 1 - rank
+        before_s = (rank > 0) * both_s[0] + np.clip(rank - 1, 0, middle) * both_s[1] + 2 * hop_s * rank
+        behind_s = (behind > 0) * both_s[2] + np.clip(behind - 1, 0, middle) * both_s[1] + 2 * hop_s * behind
+        ahead = np.where(interleaved, 2, 1) * behind  # forward passes beyond its first that the rank runs ahead
+        waits_s = np.maximum(0.0, behind_s - ahead * own_forward_s) + np.maximum(0.0, behind_s - ahead * own_backward_s)
+        work_s = micro_batches * stages_per_rank * (own_forward_s + own_backward_s)
+        longest = np.maximum(longest, before_s + work_s + waits_s)
+    result: np.ndarray = np.stack([longest, longest - backward_s[0], longest - backward_s[0] - middle * backward_s[1]])
     return result
+
+
+def _chosen(kind: np.ndarray, of_kinds: np.ndarray) -> np.ndarray:
+    """The values of the first rank, of one in the middle or of the last, as `kind` says. of_kinds: shape (3, ...)."""
+    return np.where(kind == 0, of_kinds[0], np.where(kind == 1, of_kinds[1], of_kinds[2]))

@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.plan.compose.job_arrays import limits_of, variants_of
 from gpuwise.plan.compose.memory import device_bytes
 from gpuwise.plan.compose.ranks import PipelineRanks, pipeline_ranks
 from gpuwise.plan.compose.steps import MeshSteps
 from gpuwise.plan.compose.table import BlockTable
-from gpuwise.plan.compose.variant import BlockVariant
 from gpuwise.plan.pricing.step import HEADROOM
-from gpuwise.plan.space.layouts import Layouts, ModelLimits, accumulations, fills_pipeline, layouts
+from gpuwise.plan.space.layouts import Layouts, accumulations, fills_pipeline, layouts
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.variant import is_sharded
 
@@ -52,25 +51,6 @@ class ComposedSearch:
     least_bytes: float | None
 
 
-def limits_of(table: BlockTable, most_tensor: int) -> ModelLimits:
-    """The limits of a table's model. most_tensor: the highest degree of tensor parallelism, as of the devices of a machine."""
-    degrees = [1]
-    for tp in range(2, most_tensor + 1):
-        try:
-            table.blocks(BlockVariant(), tp=tp, sharded=False)
-        except (InputError, UnsupportedError):
-            continue
-        degrees.append(tp)
-    return ModelLimits(len(table.whole.header.blocks), tuple(degrees), table.whole.header.sizes.get("seq_len"))
-
-
-def variants_of(recomputes: Sequence[str], *, tp: int, seq_len: int | None) -> tuple[BlockVariant, ...]:
-    """The variants of blocks under a degree of tensor parallelism."""
-    sequence = (False, True) if tp > 1 and seq_len is not None and seq_len % tp == 0 else (False,)
-    loss = (False, True) if tp > 1 else (False,)
-    return tuple(BlockVariant(recompute, s, p) for recompute in recomputes for s in sequence for p in loss)
-
-
 def search(
     table: BlockTable,
     cluster: Cluster,
@@ -90,8 +70,8 @@ def search(
 
     Ties are broken by memory, then by the order of layouts, variants and micro-batches: the same search gives the same result.
     """
-    limits = limits_of(table, cluster.devices_per_machine)
-    space = (layouts(cluster.devices, limits) if chosen is None else chosen).under(table.techniques)
+    limits = limits_of(table.job, cluster.devices_per_machine)
+    space = (layouts(cluster.devices, limits) if chosen is None else chosen).under(table.job.techniques)
     capacity = np.inf if cluster.capacity_bytes is None else HEADROOM * cluster.capacity_bytes
     points = fitting = 0
     least_bytes: float | None = None

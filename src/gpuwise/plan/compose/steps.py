@@ -9,8 +9,8 @@ import numpy as np
 
 from gpuwise.cost.rates import family
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.plan.compose.data_exchange import RankBytes, data_collectives
-from gpuwise.plan.compose.exchange import Collectives, ExchangeTime, call_s, exchange_time
+from gpuwise.plan.compose.data_exchange import RankBytes, data_collectives, sharing_of
+from gpuwise.plan.compose.exchange import ClusterCalls, Collectives, ExchangeTime, exchange_time
 from gpuwise.plan.compose.parts import OPERATIONS
 from gpuwise.plan.compose.pipeline import pipeline_s
 from gpuwise.plan.compose.ranks import PipelineRanks
@@ -60,14 +60,15 @@ class MeshSteps:
             return of_rank_s[0]
         batches_s = alone_s - update_s + waited_s
         longer = batches_s / phase_s.sum(axis=-1) / (self.accumulation * self.strategy.parallelism.stages_per_rank)
+        kinds = [0, 1, 2] if len(phase_s) == 3 else [0, 1, 1]  # first, middle, last
         ends_s = pipeline_s(
-            self.strategy.parallelism,
+            self.strategy.parallelism.stages_per_rank,
             ranks=self.strategy.mesh.pp,
             micro_batches=self.accumulation,
-            forward_s=longer * phase_s[..., _FORWARD],
-            backward_s=longer * (phase_s[..., _BACKWARD] + phase_s[..., _RECOMPUTE]),
+            forward_s=(longer * phase_s[..., _FORWARD])[kinds],
+            backward_s=(longer * (phase_s[..., _BACKWARD] + phase_s[..., _RECOMPUTE]))[kinds],
             send_s=self._send_s(),
-        )
+        )[[0, 1, 2] if len(phase_s) == 3 else [0, 2]]
         whole_s = np.maximum(ends_s + of_rank_s - batches_s, of_rank_s).max(axis=0)
         return whole_s
 
@@ -120,7 +121,7 @@ class MeshSteps:
         mesh = self.strategy.mesh
         return exchange_time(
             [*(self._tensor_collectives() if mesh.tp > 1 else []), *self._data_collectives()],
-            self.cluster,
+            ClusterCalls(self.cluster, self.table.parameters),
             forward_s=phase_s[..., _FORWARD],
             backward_s=phase_s[..., _BACKWARD] + phase_s[..., _RECOMPUTE],
             micro_batches=self.accumulation,
@@ -153,7 +154,11 @@ class MeshSteps:
         in_flight = self.ranks.in_flight(self.accumulation)[:, None] if self.strategy.mesh.pp > 1 else np.ones((1, 1, 1))
         gathered_bytes, _ = self.table.element_bytes(sharded=self.sharded)
         return data_collectives(
-            self.strategy, of_ranks, gathered_bytes=gathered_bytes, accumulation=self.accumulation, in_flight=in_flight
+            sharing_of(self.strategy),
+            of_ranks,
+            gathered_bytes=gathered_bytes,
+            accumulation=self.accumulation,
+            in_flight=in_flight,
         )
 
     def _send_s(self) -> np.ndarray:
@@ -161,4 +166,4 @@ class MeshSteps:
         tp = self.strategy.mesh.tp
         size_bytes = np.stack([self.table.blocks(one, tp=tp, sharded=self.sharded).send_bytes for one in self.variants])
         group = group_along(self.strategy.mesh, "pp")
-        return call_s("send", group, self.cluster, self.table.parameters, payload_bytes=size_bytes)[0]
+        return ClusterCalls(self.cluster, self.table.parameters).call_s("send", group, size_bytes)[0]

@@ -1,62 +1,69 @@
-"""BlockTable: a model's blocks, and what lies before and behind them, priced once for each degree of tp and variant."""
+"""BlockTable: a model's blocks, and what lies before and behind them, priced on one chip."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 
 from gpuwise.cost.parameters import Parameters
-from gpuwise.cost.parameters import parameters as shipped_parameters
-from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.types import Chip
-from gpuwise.plan.compose.holdings import Holdings, UpdateCost, holdings, update_cost
-from gpuwise.plan.compose.lives import Lives, lives
-from gpuwise.plan.compose.parts import Composed, PricedParts, along, composed, priced_parts
-from gpuwise.plan.compose.shallow import ShallowStep, shallow_step
+from gpuwise.plan.compose.blocks import JobBlocks, VariantRows
+from gpuwise.plan.compose.holdings import Holdings, UpdateCost
+from gpuwise.plan.compose.lives import Lives
+from gpuwise.plan.compose.parts import CELLS
 from gpuwise.plan.compose.variant import BlockVariant
+from gpuwise.plan.compose.workload import Workload
 from gpuwise.plan.pricing.traces import StepTraces
-from gpuwise.strategy import Mesh, Strategy
-from gpuwise.trace.parallel.segments import FORWARD, segments_of
-from gpuwise.trace.parallel.shard import element_bytes
-from gpuwise.trace.parallel.variant import recorded_as
+from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import Trace
 
 
 @dataclass(frozen=True)
-class VariantBlocks:
-    """The blocks of one variant on one of tp ranks, at the table's micro-batches.
+class PricedParts:
+    """The parts of a step at several micro-batches, by CELLS: section, phase and micro-step.
 
     Attributes:
-        low, high: their rows at two micro-batches.
-        parts: seconds and launches.
-        payload_bytes: along tp in a micro-batch. Shape (micro-batches, EXCHANGES, OPERATIONS).
-        calls: likewise. Shape (EXCHANGES, OPERATIONS).
-        send_bytes: what a block passes on. Shape (micro-batches,).
+        device_s: of their kernels. Shape (micro-batches, *CELLS).
+        calls, kernels: that the host launches. Shape CELLS.
     """
 
-    low: Composed
-    high: Composed
-    parts: PricedParts
-    payload_bytes: np.ndarray
+    device_s: np.ndarray
     calls: np.ndarray
-    send_bytes: np.ndarray
+    kernels: np.ndarray
+
+
+@dataclass(frozen=True)
+class VariantBlocks:
+    """The blocks of one variant on one of tp ranks, priced at the table's micro-batches.
+
+    Attributes:
+        rows: what they run.
+        parts: their seconds.
+    """
+
+    rows: VariantRows
+    parts: PricedParts
+
+    @property
+    def payload_bytes(self) -> np.ndarray:
+        return self.rows.payload_bytes
+
+    @property
+    def calls(self) -> np.ndarray:
+        return self.rows.calls
+
+    @property
+    def send_bytes(self) -> np.ndarray:
+        return self.rows.send_bytes
 
 
 class BlockTable:
-    """Blocks of one job on one chip.
+    """Blocks of one job on one chip, priced at their first use. Arguments and errors as for JobBlocks.
 
     Arguments:
-        traces: the job's traces.
         chip: every device.
-        techniques: precision, optimizer and what else all strategies share; its mesh and batch do not count.
-        micro_batches: ascending.
-        parameters: figures of the cost model; None takes the shipped ones.
-        by_heads: as for gpuwise.trace.parallel.tensor.tensor_parallel. False.
-
-    Blocks are priced at their first use. Raises UnsupportedError for techniques that are not composed.
     """
 
     def __init__(
@@ -69,97 +76,42 @@ class BlockTable:
         parameters: Parameters | None = None,
         by_heads: bool = False,
     ):
-        if techniques.compile or techniques.offload != "none" or techniques.mode != "train":
-            raise UnsupportedError(
-                "compiled steps, offload and inference are not composed for many strategies.",
-                ["use `gpuwise forecast` for one mesh"],
-            )
-        self.traces, self.chip, self.techniques = traces, chip, techniques
-        self.micro_batches = np.array(micro_batches, dtype=np.int64)
-        self.parameters = parameters or shipped_parameters()
-        self._by_heads = by_heads
+        self.job = JobBlocks(traces, techniques, micro_batches=micro_batches, parameters=parameters, by_heads=by_heads)
+        self.chip, self.techniques = chip, techniques
+        self.micro_batches, self.parameters = self.job.micro_batches, self.job.parameters
         self.priced = 0  # points: a variant at one micro-batch and tensor-parallel degree
-        self._shallow_steps: dict[tuple[str, int, bool], ShallowStep] = {}
         self._variants: dict[tuple[int, bool, BlockVariant], VariantBlocks] = {}
-        self._lives: dict[tuple[int, bool, bool, BlockVariant], Lives] = {}
         self._holdings: dict[tuple[int, bool], tuple[Holdings, UpdateCost]] = {}
 
-    @cached_property
+    @property
     def whole(self) -> Trace:
         """The step of the whole model on one device."""
-        return self._trace(BlockVariant(), int(self.micro_batches[0]), sharded=False)
-
-    def strategy(self, variant: BlockVariant, *, tp: int, sharded: bool) -> Strategy:
-        """The strategy whose blocks an entry of the table has. sharded: whether fully_shard runs the step."""
-        strategy = variant.of(self.techniques, tp=tp)
-        return strategy.but(mesh=Mesh(tp=tp, dp_shard=2)) if sharded else strategy
+        return self.job.whole
 
     def blocks(self, variant: BlockVariant, *, tp: int, sharded: bool) -> VariantBlocks:
-        """The blocks of a variant. Raises InputError where tp does not divide heads or features, and the errors of tracing."""
+        """The blocks of a variant. Raises the errors of JobBlocks.rows and of pricing."""
         key = (tp, sharded, variant)
         if key not in self._variants:
-            self._variants[key] = self._priced(variant, tp=tp, sharded=sharded)
+            rows = self.job.rows(variant, tp=tp, sharded=sharded)
+            workload = Workload([rows.parts.work], precision=self.techniques.precision)
+            device_s = workload.seconds(self.chip, self.parameters)[0].reshape(-1, *CELLS)
+            self._variants[key] = VariantBlocks(rows, PricedParts(device_s, rows.parts.calls, rows.parts.kernels))
             self.priced += len(self.micro_batches)
         return self._variants[key]
 
     def lives(self, variant: BlockVariant, *, tp: int, sharded: bool, freed: bool) -> Lives:
-        """What lives in a variant's blocks. freed: as for gpuwise.plan.compose.lives.lives. Errors as for `blocks`."""
-        key = (tp, sharded, freed, variant)
-        if key not in self._lives:
-            blocks = self.blocks(variant, tp=tp, sharded=sharded)
-            self._lives[key] = lives(blocks.low, blocks.high, self.micro_batches.tolist(), freed=freed)
-        return self._lives[key]
+        """What lives in a variant's blocks, as JobBlocks has it."""
+        return self.job.lives(variant, tp=tp, sharded=sharded, freed=freed)
 
     def holdings(self, *, tp: int, sharded: bool) -> tuple[Holdings, UpdateCost]:
         """What a rank holds, and the cost of its update. Errors as for `blocks`."""
         if (tp, sharded) not in self._holdings:
-            plain = BlockVariant()
-            shallow = self.blocks(plain, tp=tp, sharded=sharded).low.shallow
-            strategy = self.strategy(plain, tp=tp, sharded=sharded)
-            size_bytes, widened = self.element_bytes(sharded=sharded)
-            update = update_cost(
-                shallow, strategy, element_bytes=size_bytes, widened=widened, chip=self.chip, parameters=self.parameters
-            )
-            self._holdings[tp, sharded] = holdings(shallow, strategy), update
+            of_rank, update = self.job.holdings(tp=tp, sharded=sharded)
+            works = Workload(update.works, precision=self.techniques.precision)
+            device_s = [float(seconds.sum()) for seconds in works.seconds(self.chip, self.parameters)]
+            self._holdings[tp, sharded] = of_rank, update.cost(device_s)
         return self._holdings[tp, sharded]
 
     def element_bytes(self, *, sharded: bool) -> tuple[int, float]:
-        """Bytes of a parameter's element as recorded, and those of the one that is updated over them."""
-        if sharded:
-            return element_bytes(self.strategy(BlockVariant(), tp=1, sharded=True))
-        return (2 if self.techniques.precision == "bf16" else 4), 1.0
-
-    def _trace(self, variant: BlockVariant, micro_batch: int, *, sharded: bool) -> Trace:
-        strategy = self.strategy(variant, tp=1, sharded=sharded)
-        family = self.traces.family(recorded_as(strategy))
-        return family.at(accumulation=2, micro_batch=micro_batch, **self.traces.sizes)
-
-    def _shallow(self, variant: BlockVariant, micro_batch: int, *, sharded: bool) -> ShallowStep:
-        """A few blocks on one device, which do not differ by what tensor-parallel ranks share."""
-        key = (variant.recompute, micro_batch, sharded)
-        if key not in self._shallow_steps:
-            self._shallow_steps[key] = shallow_step(self._trace(variant, micro_batch, sharded=sharded))
-        return self._shallow_steps[key]
-
-    def _priced(self, variant: BlockVariant, *, tp: int, sharded: bool) -> VariantBlocks:
-        strategy = self.strategy(variant, tp=tp, sharded=sharded)
-        sizes = self.micro_batches.tolist()
-        low, high = (
-            composed(self._shallow(variant, size, sharded=sharded), strategy, by_heads=self._by_heads)
-            for size in (sizes[0], sizes[len(sizes) // 2])  # the largest may be too large to count
-        )
-        as_run = replace(low.trace, header=replace(low.trace.header, strategy=strategy))
-        if sharded and strategy.precision == "amp-fp16":
-            as_run = replace(as_run, operations=as_run.operations.in_fp16())
-        parts = priced_parts(replace(low, trace=as_run), high, sizes, chip=self.chip, parameters=self.parameters)
-        payload_bytes = along(low, high, sizes, lambda one: one.payload_bytes)
-        send_bytes = along(low, high, sizes, _passed_on)
-        return VariantBlocks(low, high, parts, payload_bytes, low.calls, send_bytes)
-
-
-def _passed_on(one: Composed) -> np.ndarray:
-    """Bytes that a block passes on, as gpuwise.trace.parallel.stage has them: of the block on one device."""
-    trace = one.shallow.trace
-    sequence = trace.sequence
-    forward = np.flatnonzero((sequence.phase == FORWARD) & (sequence.micro_step == 0) & (segments_of(trace) == 0))
-    return np.asarray(trace.operations.column("bytes_written")[sequence.operation[forward[-1]]])
+        """As JobBlocks has it."""
+        return self.job.element_bytes(sharded=sharded)

@@ -1,0 +1,158 @@
+"""JobBlocks: what a model's blocks run, hold and exchange, composed once for each degree of tp and variant, for every chip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.parameters import parameters as shipped_parameters
+from gpuwise.errors import UnsupportedError
+from gpuwise.plan.compose.holdings import Holdings, Update, holdings, update_of
+from gpuwise.plan.compose.lives import Lives, lives
+from gpuwise.plan.compose.parts import Composed, Parts, along, composed, parts_of
+from gpuwise.plan.compose.shallow import ShallowStep, shallow_step
+from gpuwise.plan.compose.variant import BlockVariant
+from gpuwise.plan.pricing.traces import StepTraces
+from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace.parallel.segments import FORWARD, segments_of
+from gpuwise.trace.parallel.shard import element_bytes
+from gpuwise.trace.parallel.variant import recorded_as
+from gpuwise.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class VariantRows:
+    """The blocks of one variant on one of tp ranks, at several micro-batches.
+
+    Attributes:
+        low, high: their rows at two micro-batches.
+        parts: kernels and launches.
+        payload_bytes: along tp in a micro-batch. Shape (micro-batches, EXCHANGES, OPERATIONS).
+        calls: likewise. Shape (EXCHANGES, OPERATIONS).
+        send_bytes: what a block passes on. Shape (micro-batches,).
+    """
+
+    low: Composed
+    high: Composed
+    parts: Parts
+    payload_bytes: np.ndarray
+    calls: np.ndarray
+    send_bytes: np.ndarray
+
+
+class JobBlocks:
+    """Blocks of one job.
+
+    Arguments:
+        traces: the job's traces.
+        techniques: precision, optimizer and what else all strategies share; its mesh and batch do not count.
+        micro_batches: ascending.
+        parameters: figures of the cost model; None takes the shipped ones.
+        by_heads: as for gpuwise.trace.parallel.tensor.tensor_parallel. False.
+
+    Blocks are composed at their first use. Raises UnsupportedError for techniques that are not composed.
+    """
+
+    def __init__(
+        self,
+        traces: StepTraces,
+        techniques: Strategy,
+        *,
+        micro_batches: Sequence[int],
+        parameters: Parameters | None = None,
+        by_heads: bool = False,
+    ):
+        if techniques.compile or techniques.offload != "none" or techniques.mode != "train":
+            raise UnsupportedError(
+                "compiled steps, offload and inference are not composed for many strategies.",
+                ["use `gpuwise forecast` for one mesh"],
+            )
+        self.traces, self.techniques = traces, techniques
+        self.micro_batches = np.array(micro_batches, dtype=np.int64)
+        self.parameters = parameters or shipped_parameters()
+        self._by_heads = by_heads
+        self._shallow_steps: dict[tuple[str, int, bool], ShallowStep] = {}
+        self._rows: dict[tuple[int, bool, BlockVariant], VariantRows] = {}
+        self._lives: dict[tuple[int, bool, bool, BlockVariant], Lives] = {}
+        self._holdings: dict[tuple[int, bool], tuple[Holdings, Update]] = {}
+
+    @cached_property
+    def whole(self) -> Trace:
+        """The step of the whole model on one device."""
+        return self._trace(BlockVariant(), int(self.micro_batches[0]), sharded=False)
+
+    def strategy(self, variant: BlockVariant, *, tp: int, sharded: bool) -> Strategy:
+        """The strategy whose blocks an entry has. sharded: whether fully_shard runs the step."""
+        strategy = variant.of(self.techniques, tp=tp)
+        return strategy.but(mesh=Mesh(tp=tp, dp_shard=2)) if sharded else strategy
+
+    def rows(self, variant: BlockVariant, *, tp: int, sharded: bool) -> VariantRows:
+        """The blocks of a variant. Raises InputError where tp does not divide heads or features, and the errors of tracing."""
+        key = (tp, sharded, variant)
+        if key not in self._rows:
+            self._rows[key] = self._composed(variant, tp=tp, sharded=sharded)
+        return self._rows[key]
+
+    def lives(self, variant: BlockVariant, *, tp: int, sharded: bool, freed: bool) -> Lives:
+        """What lives in a variant's blocks. freed: as for gpuwise.plan.compose.lives.lives. Errors as for `rows`."""
+        key = (tp, sharded, freed, variant)
+        if key not in self._lives:
+            blocks = self.rows(variant, tp=tp, sharded=sharded)
+            self._lives[key] = lives(blocks.low, blocks.high, self.micro_batches.tolist(), freed=freed)
+        return self._lives[key]
+
+    def holdings(self, *, tp: int, sharded: bool) -> tuple[Holdings, Update]:
+        """What a rank holds, and its update. Errors as for `rows`."""
+        if (tp, sharded) not in self._holdings:
+            plain = BlockVariant()
+            shallow = self._shallow(plain, int(self.micro_batches[0]), sharded=sharded)
+            strategy = self.strategy(plain, tp=tp, sharded=sharded)
+            size_bytes, widened = self.element_bytes(sharded=sharded)
+            update = update_of(shallow, strategy, element_bytes=size_bytes, widened=widened)
+            self._holdings[tp, sharded] = holdings(shallow, strategy), update
+        return self._holdings[tp, sharded]
+
+    def element_bytes(self, *, sharded: bool) -> tuple[int, float]:
+        """Bytes of a parameter's element as recorded, and those of the one that is updated over them."""
+        if sharded:
+            return element_bytes(self.strategy(BlockVariant(), tp=1, sharded=True))
+        return (2 if self.techniques.precision == "bf16" else 4), 1.0
+
+    def _trace(self, variant: BlockVariant, micro_batch: int, *, sharded: bool) -> Trace:
+        strategy = self.strategy(variant, tp=1, sharded=sharded)
+        family = self.traces.family(recorded_as(strategy))
+        return family.at(accumulation=2, micro_batch=micro_batch, **self.traces.sizes)
+
+    def _shallow(self, variant: BlockVariant, micro_batch: int, *, sharded: bool) -> ShallowStep:
+        """A few blocks on one device, which do not differ by what tensor-parallel ranks share."""
+        key = (variant.recompute, micro_batch, sharded)
+        if key not in self._shallow_steps:
+            self._shallow_steps[key] = shallow_step(self._trace(variant, micro_batch, sharded=sharded))
+        return self._shallow_steps[key]
+
+    def _composed(self, variant: BlockVariant, *, tp: int, sharded: bool) -> VariantRows:
+        strategy = self.strategy(variant, tp=tp, sharded=sharded)
+        sizes = self.micro_batches.tolist()
+        low, high = (
+            composed(self._shallow(variant, size, sharded=sharded), strategy, by_heads=self._by_heads)
+            for size in (sizes[0], sizes[len(sizes) // 2])  # the largest may be too large to count
+        )
+        as_run = replace(low.trace, header=replace(low.trace.header, strategy=strategy))
+        if sharded and strategy.precision == "amp-fp16":
+            as_run = replace(as_run, operations=as_run.operations.in_fp16())
+        parts = parts_of(replace(low, trace=as_run), high, sizes)
+        payload_bytes = along(low, high, sizes, lambda one: one.payload_bytes)
+        send_bytes = along(low, high, sizes, _passed_on)
+        return VariantRows(low, high, parts, payload_bytes, low.calls, send_bytes)
+
+
+def _passed_on(one: Composed) -> np.ndarray:
+    """Bytes that a block passes on, as gpuwise.trace.parallel.stage has them: of the block on one device."""
+    trace = one.shallow.trace
+    sequence = trace.sequence
+    forward = np.flatnonzero((sequence.phase == FORWARD) & (sequence.micro_step == 0) & (segments_of(trace) == 0))
+    return np.asarray(trace.operations.column("bytes_written")[sequence.operation[forward[-1]]])

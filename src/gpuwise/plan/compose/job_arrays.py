@@ -1,0 +1,173 @@
+"""JobArrays: the blocks of a job under many variants as arrays, an index for each variant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.hardware.types import Chip
+from gpuwise.plan.compose.blocks import JobBlocks
+from gpuwise.plan.compose.lives import Lives
+from gpuwise.plan.compose.parts import CELLS
+from gpuwise.plan.compose.shallow import AFTER_BLOCKS, BEFORE_BLOCKS
+from gpuwise.plan.compose.variant import BlockVariant
+from gpuwise.plan.compose.workload import Workload
+from gpuwise.plan.pricing.traces import NOT_TRACED
+from gpuwise.plan.space.layouts import ModelLimits
+from gpuwise.trace.tables import PHASES
+
+_FORWARD = PHASES.index("forward")
+
+
+# What lives in a rank that has all of the model, in one whose gradients leave with a block's backward, in the last rank of a
+# pipeline and in its others, which hold a weight that both ends share in another way.
+LIVES = ("whole", "freed", "last", "others")
+WHOLE, FREED, LAST, OTHERS = range(len(LIVES))
+
+
+class Entry(NamedTuple):
+    """A variant of blocks on one of tp ranks. sharded: whether fully_shard runs the step."""
+
+    tp: int
+    sharded: bool
+    variant: BlockVariant
+
+
+class JobArrays:
+    """The blocks of a job; arrays have an axis of entries. What lives in them has one of LIVES before it.
+
+    Arguments:
+        blocks: of the job.
+        needed: degrees of tensor parallelism, and whether fully_shard runs the step.
+        recomputes: those to try.
+
+    Entries that cannot be traced are left out. Raises the first error where all of them cannot.
+    """
+
+    def __init__(self, blocks: JobBlocks, *, needed: Iterable[tuple[int, bool]], recomputes: Sequence[str]):
+        self.blocks = blocks
+        seq_len = blocks.whole.header.sizes.get("seq_len")
+        self.entries = _traced(
+            blocks,
+            [
+                Entry(tp, sharded, variant)
+                for tp, sharded in needed
+                for variant in variants_of(recomputes, tp=tp, seq_len=seq_len)
+            ],
+        )
+        rows = [blocks.rows(entry.variant, tp=entry.tp, sharded=entry.sharded) for entry in self.entries]
+        self._workload = Workload([one.parts.work for one in rows], precision=blocks.techniques.precision)
+        self.payload_bytes = np.stack([one.payload_bytes for one in rows])
+        self.calls = np.stack([one.calls for one in rows])
+        self.send_bytes = np.stack([one.send_bytes for one in rows])
+        figures = blocks.parameters
+        each_s = np.array([figures.host_operation_s[phase] for phase in PHASES[:-1]])[:, None]
+        launches = [one.parts.calls * each_s + one.parts.kernels * figures.host_kernel_s for one in rows]
+        self.launch_s = np.stack(launches).sum(axis=2)  # of each section and micro-step
+        of_kinds = [_lives(blocks, entry) for entry in self.entries]
+        lives = [[of_entry[kind] for of_entry in of_kinds] for kind in range(len(LIVES))]
+        for name in ("saved", "kept", "gradients", "peaks", "inputs", "received_forward", "received_backward"):
+            setattr(self, name, np.array([[getattr(one, name) for one in row] for row in lives]))
+        self._add_holdings()
+
+    saved: np.ndarray
+    kept: np.ndarray
+    gradients: np.ndarray
+    peaks: np.ndarray
+    inputs: np.ndarray
+    received_forward: np.ndarray
+    received_backward: np.ndarray
+
+    def _add_holdings(self) -> None:
+        keys = list(dict.fromkeys((entry.tp, entry.sharded) for entry in self.entries))
+        of_holdings = [self.blocks.holdings(tp=tp, sharded=sharded) for tp, sharded in keys]
+        sizes = [self.blocks.element_bytes(sharded=sharded) for _, sharded in keys]
+        self.holding = np.array([keys.index((entry.tp, entry.sharded)) for entry in self.entries])
+        self._section_bytes = np.array(
+            [[one.parameter_bytes for one, _ in of_holdings], [one.gradient_bytes for one, _ in of_holdings]]
+        )
+        self._tied_bytes = np.array(
+            [[one.tied_bytes for one, _ in of_holdings], [one.tied_gradient_bytes for one, _ in of_holdings]]
+        )
+        self.updates = [update for _, update in of_holdings]
+        states = [update.cost((0.0, 0.0)).state_bytes for update in self.updates]
+        self.state_bytes = np.array([[one.base for one in states], [one.each for one in states]])
+        self.element_bytes, self.widened = (np.array(column, dtype=np.float64) for column in zip(*sizes, strict=True))
+        self._update_load = Workload(
+            [work for update in self.updates for work in update.works], precision=self.blocks.techniques.precision
+        )
+
+    def held_bytes(self, holding: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes of parameters and of gradients of ranks with so many of each section, see Holdings.of_ranks.
+
+        Arguments:
+            holding: of each row.
+            weights: shape (ranks, rows, sections).
+        """
+        both = (weights[..., BEFORE_BLOCKS] > 0) & (weights[..., AFTER_BLOCKS] > 0)
+        parameter, gradient = (
+            (weights * of_sections[holding]).sum(axis=-1) - both * tied[holding]
+            for of_sections, tied in zip(self._section_bytes, self._tied_bytes, strict=True)
+        )
+        return parameter, gradient
+
+    def batch_s(self, chip: Chip) -> np.ndarray:
+        """Seconds of forward and of backward with what it computes again. Raises UnsupportedError as Workload does.
+
+        Shape (2, micro-steps, sections, entries, micro-batches).
+        """
+        seconds = np.stack(self._workload.seconds(chip, self.blocks.parameters)).reshape(len(self.entries), -1, *CELLS)
+        forward = seconds[:, :, :, _FORWARD]
+        return np.stack([forward, seconds.sum(axis=3) - forward]).transpose(0, 4, 3, 1, 2)
+
+    def update_s(self, chip: Chip) -> np.ndarray:
+        """Seconds of the update of each of `updates`: what is fixed, and each element. Shape (2, updates)."""
+        each = [float(part.sum()) for part in self._update_load.seconds(chip, self.blocks.parameters)]
+        costs = [update.cost(each[2 * row : 2 * row + 2]).device_s for row, update in enumerate(self.updates)]
+        return np.array([[cost.base for cost in costs], [cost.each for cost in costs]])
+
+
+def _traced(blocks: JobBlocks, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries that can be traced. Raises the first error where there are none."""
+    traced, problem = [], None
+    for entry in entries:
+        try:
+            blocks.rows(entry.variant, tp=entry.tp, sharded=entry.sharded)
+        except NOT_TRACED as error:
+            problem = problem or error
+        else:
+            traced.append(entry)
+    if problem is not None and not traced:
+        raise problem
+    return traced
+
+
+def _lives(blocks: JobBlocks, entry: Entry) -> tuple[Lives, Lives, Lives, Lives]:
+    """What lives in an entry's blocks, by LIVES."""
+    whole, freed = (
+        blocks.lives(entry.variant, tp=entry.tp, sharded=entry.sharded, freed=freed and entry.sharded)
+        for freed in (False, True)
+    )
+    return whole, freed, whole.of_last or whole, whole.of_others or whole
+
+
+def limits_of(blocks: JobBlocks, most_tensor: int) -> ModelLimits:
+    """The limits of a job's model. most_tensor: the highest degree of tensor parallelism, as of the devices of a machine."""
+    degrees = [1]
+    for tp in range(2, most_tensor + 1):
+        try:
+            blocks.rows(BlockVariant(), tp=tp, sharded=False)
+        except (InputError, UnsupportedError):
+            continue
+        degrees.append(tp)
+    return ModelLimits(len(blocks.whole.header.blocks), tuple(degrees), blocks.whole.header.sizes.get("seq_len"))
+
+
+def variants_of(recomputes: Sequence[str], *, tp: int, seq_len: int | None) -> tuple[BlockVariant, ...]:
+    """The variants of blocks under a degree of tensor parallelism."""
+    sequence = (False, True) if tp > 1 and seq_len is not None and seq_len % tp == 0 else (False,)
+    loss = (False, True) if tp > 1 else (False,)
+    return tuple(BlockVariant(recompute, s, p) for recompute in recomputes for s in sequence for p in loss)
