@@ -15,7 +15,7 @@ from gpuwise.hardware import Catalog
 from gpuwise.hardware.prices import PRICE_KINDS, UsualPrices, price_kind
 from gpuwise.hardware.providers import providers
 from gpuwise.hardware.types import Source
-from gpuwise.plan.economics.likely_price import DAY_S, PriceLaw, likely_price, likely_usd
+from gpuwise.plan.economics.likely_price import DAY_S, PriceLaw, likely_price, likely_prices, likely_usd
 
 CATALOG = Catalog(user_files=())
 MARKET = UsualPrices.of(CATALOG.offers, newest=CATALOG.newest)
@@ -107,8 +107,10 @@ def test_arrays_give_what_single_prices_give():
     laws = [PriceLaw.of(each, MARKET) for each in offers]
     columns = {name: [getattr(law, name) for law in laws] for name in ("start_usd", "usual_usd", "hold_s", "left", "spread")}
     values, _, _ = likely_usd(2 * DAY_S, **columns)
+    prices = likely_prices(offers, MARKET, run_s=[2 * DAY_S] * len(offers))
+    assert [price.usd_per_hour for price in prices] == [hour(each, 2) for each in offers]
     for each, law, value in zip(offers, laws, values, strict=True):
-        assert hour(each, 2).value == pytest.approx(min(value, max(law.most_usd, law.listed_usd)))
+        assert hour(each, 2).value == pytest.approx(min(value, law.most_usd))
 
 
 def test_a_chip_without_a_median_is_judged_by_the_listed_price_alone():

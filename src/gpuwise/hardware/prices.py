@@ -62,7 +62,7 @@ def price_kind(offer: Offer) -> str | None:
     return provider(offer.provider).price_kinds.get(offer.terms, default)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class UsualPrices:
     """What a device-hour usually costs, from all offers of the catalog.
 

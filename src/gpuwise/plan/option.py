@@ -21,7 +21,7 @@ class Option:
     Attributes:
         item: the machines.
         estimate: the strategy and its step.
-        terms: with the likely price.
+        terms: at the listed price.
         price: the listed and the likely price.
         outcome: the expected bill at the likely price.
         steps: number of optimizer steps.
@@ -69,8 +69,12 @@ class Option:
     @property
     def usd_at_listed_price(self) -> float:
         """Cost in dollars if the listed price holds."""
-        likely_usd, usd = self.price.usd_per_hour.value, self.outcome.bill.usd
-        return usd * self.price.listed_usd / likely_usd if likely_usd else usd
+        return self.outcome.bill.usd / self.price_ratio
+
+    @property
+    def price_ratio(self) -> float:
+        """The likely price over the listed one."""
+        return self.price.usd_per_hour.value / self.price.listed_usd if self.price.listed_usd else 1.0
 
     @property
     def price_outlier(self) -> bool:

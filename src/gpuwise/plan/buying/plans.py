@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.hardware.prices import share_of_median
@@ -11,9 +12,8 @@ from gpuwise.notes import run as run_notes
 from gpuwise.plan.buying.candidates import Candidate
 from gpuwise.plan.buying.owned import power_note, price_in_this_job
 from gpuwise.plan.buying.runnable import train_obstacle
-from gpuwise.plan.economics.bill import bill as bill_of
-from gpuwise.plan.economics.bill import outcome as outcome_of
-from gpuwise.plan.economics.likely_price import likely_price
+from gpuwise.plan.economics.bill import at_price, outcomes
+from gpuwise.plan.economics.likely_price import likely_prices
 from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.option import Option
 from gpuwise.plan.reasons import forecast_reasons, offer_reasons, price_reasons
@@ -41,7 +41,7 @@ class PlanMaker:
 
     def options(self, rejected: Rejections) -> list[Option]:
         """An option for each candidate with a strategy and a finite run. The others are counted."""
-        options = []
+        rows = []
         for item in self.searched.considered:
             if not isinstance(item, Candidate):
                 offer, reason = item
@@ -53,39 +53,52 @@ class PlanMaker:
                 detail = estimate.detail.rstrip(".")
                 rejected.add(estimate.reason, str(item), detail, distance=estimate.shortfall_bytes, offer=item.offer)
                 continue
-            option = self.option(item, estimate)
+            rows.append((item, estimate))
+        options = []
+        for option in self._options(rows):
             if math.isfinite(option.hours) and math.isfinite(option.usd.high):
                 options.append(option)
             else:
-                rejected.add(rejections.never_ends(), str(item), offer=item.offer)
+                rejected.add(rejections.never_ends(), str(option.item), offer=option.offer)
         return options
 
-    def option(self, item: Candidate, estimate: Estimate) -> Option:
-        """The time and money of the run on a candidate."""
-        choice = self.searched.choices.get(item.key)
-        steps = -(-self.samples // estimate.strategy.global_batch)
-        work = estimate.step_time_s.scaled(steps)
-        terms = item.terms if choice is None else replace(item.terms, setup_s=item.terms.setup_s + choice.compile_s)
-        if item.rate is not None:
-            price = price_in_this_job(item.rate, estimate)
-        else:
-            price = likely_price(item.offer, self.searched.market, run_s=bill_of(work.value, terms).calendar_s)
-        hour = price.usd_per_hour
-        terms = replace(terms, usd_per_hour=hour.value)
-        return Option(
-            item,
-            estimate,
-            terms,
-            price,
-            outcome_of(work, terms, deadline_s=self.request.deadline_s, usd_per_hour=hour),
-            steps,
-            train_obstacle(item.chip, estimate.strategy),
-            share_of_median(item.offer, self.searched.market.on_demand),
-        )
+    def _options(self, rows: Sequence[tuple[Candidate, Estimate]]) -> list[Option]:
+        """The time and money of the run on each candidate, computed as columns."""
+        market, choices = self.searched.market, self.searched.choices
+        steps = [-(-self.samples // estimate.strategy.global_batch) for _, estimate in rows]
+        works = [estimate.step_time_s.scaled(count) for (_, estimate), count in zip(rows, steps, strict=True)]
+        terms = []
+        for item, estimate in rows:
+            choice, each_terms = choices.get(item.key), item.terms
+            if choice is not None:
+                each_terms = replace(each_terms, setup_s=each_terms.setup_s + choice.compile_s)
+            if item.rate is not None:
+                each_terms = replace(each_terms, usd_per_hour=price_in_this_job(item.rate, estimate).listed_usd)
+            terms.append(each_terms)
+        listed = outcomes(works, terms, deadline_s=self.request.deadline_s)
+        offers = [item.offer for item, _ in rows]
+        prices = likely_prices(offers, market, run_s=[each.bill.calendar_s for each in listed])
+        for row, (item, estimate) in enumerate(rows):
+            if item.rate is not None:
+                prices[row] = price_in_this_job(item.rate, estimate)
+        return [
+            Option(
+                item,
+                estimate,
+                each_terms,
+                price,
+                at_price(each, price.listed_usd, price.usd_per_hour),
+                count,
+                train_obstacle(item.chip, estimate.strategy),
+                share_of_median(item.offer, market.on_demand),
+            )
+            for (item, estimate), each_terms, price, each, count in zip(rows, terms, prices, listed, steps, strict=True)
+        ]
 
     def plan(self, option: Option) -> Plan:
         """An option with its reasons, without a rank."""
-        item, outcome, obstacle = replace(option.item, terms=option.terms), option.outcome, option.train_obstacle
+        terms = replace(option.terms, usd_per_hour=option.terms.usd_per_hour * option.price_ratio)
+        item, outcome, obstacle = replace(option.item, terms=terms), option.outcome, option.train_obstacle
         forecast = option.estimate.forecast
         assert forecast is not None
         request, header, choice = self.request, self.searched.header, self.searched.choices.get(item.key)

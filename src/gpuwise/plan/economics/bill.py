@@ -1,17 +1,17 @@
-"""The calendar time and money of a training run, and the probability to finish before a deadline.
-
-Every constant that is a guess is named in the assumptions of the result, with the flag that changes it.
-"""
+"""The calendar time and money of one training run, and the probability to finish before a deadline."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from gpuwise.cost.forecast import Interval
-from gpuwise.plan.economics.free import free_bill
-from gpuwise.plan.economics.spot import spot_bill
-from gpuwise.plan.economics.terms import HOUR_S, YEAR_S, Z_90, Bill, Terms
+from gpuwise.plan.economics.bills import Bills, TermsColumns, bills
+from gpuwise.plan.economics.interruptions import Array, best_interval_s
+from gpuwise.plan.economics.terms import Z_90, Bill, Terms
 
 
 @dataclass(frozen=True)
@@ -24,48 +24,76 @@ class Outcome:
     finish_probability: float
 
 
-def bill(work_s: float, terms: Terms) -> Bill:
-    """The expected bill of work_s seconds of training steps under these terms."""
-    if terms.kind == "spot":
-        return spot_bill(work_s, terms)
-    if terms.kind == "free":
-        return free_bill(work_s, terms)
-    machine_s = work_s + terms.setup_s
-    if terms.kind.startswith("reserved"):
-        years = 3 if terms.kind == "reserved-3y" else 1
-        committed_s = math.ceil(machine_s / (years * YEAR_S)) * years * YEAR_S  # a reservation is paid in full
-        return Bill(machine_s, machine_s, committed_s / HOUR_S * terms.usd_per_hour)
-    return Bill(machine_s, machine_s, terms.usd(machine_s))
-
-
-def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None, usd_per_hour: Interval | None = None) -> Outcome:
-    """The expected bill, its interval and the probability to finish.
+def bill(work_s: float, terms: Terms, *, interval_s: float | None = None) -> Bill:
+    """The expected bill of work_s seconds of training steps under these terms.
 
     Arguments:
-        usd_per_hour: the likely price with its interval; None where the price of the terms holds.
-
-    Model: the intervals of time and of the price are independent factors. Calendar time is lognormal around the expected
-    one. Its spread joins the forecast's 90 % interval with the variance of the time lost to Poisson interruptions (half an
-    interval of work each, uniformly spread, and a restart).
+        interval_s: work between two checkpoints; None (default) takes the best.
     """
-    expected = bill(work_s.value, terms)
-    low, high = bill(work_s.low, terms), bill(work_s.high, terms)
-    usd, calendar_s = (
-        Interval(getattr(expected, name), getattr(low, name), getattr(high, name)) for name in ("usd", "calendar_s")
+    interval = None if interval_s is None else np.array([interval_s])
+    return _row(bills(np.array([float(work_s)]), TermsColumns.of([terms]), interval_s=interval), 0)
+
+
+def outcome(work_s: Interval, terms: Terms, *, deadline_s: float | None) -> Outcome:
+    """The expected bill, its interval and the probability to finish; see `outcomes`."""
+    return outcomes([work_s], [terms], deadline_s=deadline_s)[0]
+
+
+def outcomes(works_s: Sequence[Interval], terms: Sequence[Terms], *, deadline_s: float | None) -> list[Outcome]:
+    """The expected bills of many runs, their intervals and probabilities to finish.
+
+    Model: calendar time is lognormal around the expected one. Its spread joins the forecast's 90 % interval with the variance
+    of the time lost to Poisson interruptions (half an interval of work each, uniformly spread, and a restart).
+    """
+    if not terms:
+        return []
+    columns = TermsColumns.of(terms)
+    interval_s = best_interval_s(columns.how)
+    works = np.array([(each.value, each.low, each.high) for each in works_s]).T
+    expected, low, high = (bills(work_s, columns, interval_s=interval_s) for work_s in works)
+    chance = _finish_probability(expected, low, high, columns, deadline_s)
+    usd = np.stack([expected.usd, low.usd, high.usd], axis=1).tolist()
+    calendar_s = np.stack([expected.calendar_s, low.calendar_s, high.calendar_s], axis=1).tolist()
+    return [
+        Outcome(_row(expected, row), Interval(*usd[row]), Interval(*calendar_s[row]), float(chance[row]))
+        for row in range(len(terms))
+    ]
+
+
+def at_price(outcome: Outcome, listed_usd: float, usd_per_hour: Interval) -> Outcome:
+    """An outcome at the listed price an hour, at the likely price instead; the intervals of time and price are independent
+    factors."""
+    if listed_usd <= 0 or not math.isfinite(outcome.bill.usd):
+        return outcome
+    ratio = usd_per_hour.value / listed_usd
+    usd = _product(outcome.usd.scaled(ratio), usd_per_hour)
+    return replace(outcome, bill=replace(outcome.bill, usd=outcome.bill.usd * ratio), usd=usd)
+
+
+def _row(many: Bills, row: int) -> Bill:
+    interval_s = float(many.interval_s[row])
+    return Bill(
+        float(many.machine_s[row]),
+        float(many.calendar_s[row]),
+        float(many.usd[row]),
+        None if math.isnan(interval_s) else interval_s,
+        float(many.interruptions[row]),
     )
-    if usd_per_hour is not None:
-        usd = _product(usd, usd_per_hour)
-    if not math.isfinite(expected.calendar_s):
-        return Outcome(expected, usd, calendar_s, 0.0)
-    probability = 1.0
-    if deadline_s is not None:
-        sigma = math.log(high.calendar_s / low.calendar_s) / (2 * Z_90) if math.isfinite(high.calendar_s) else 1.0
-        if expected.checkpoint_interval_s and expected.interruptions:
-            lost_s, restart_s = expected.checkpoint_interval_s + terms.save_s, terms.restart_s
-            square = lost_s**2 / 3 + lost_s * restart_s + restart_s**2
-            sigma = math.sqrt(sigma**2 + math.log1p(expected.interruptions * square / expected.calendar_s**2))
-        probability = _normal_cdf(math.log(deadline_s / expected.calendar_s) / max(sigma, 1e-9))
-    return Outcome(expected, usd, calendar_s, probability)
+
+
+def _finish_probability(expected: Bills, low: Bills, high: Bills, terms: TermsColumns, deadline_s: float | None) -> Array:
+    """The probability to finish; see `outcomes`."""
+    ends = np.isfinite(expected.calendar_s)
+    if deadline_s is None:
+        return ends.astype(float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spread = np.log(high.calendar_s / low.calendar_s) / (2 * Z_90)
+        sigma = np.where(np.isfinite(high.calendar_s), spread, 1.0)
+        lost_s, restart_s = np.nan_to_num(expected.interval_s) + terms.how.save_s, terms.how.restart_s
+        square = lost_s**2 / 3 + lost_s * restart_s + restart_s**2
+        sigma = np.sqrt(sigma**2 + np.log1p(expected.interruptions * square / expected.calendar_s**2))
+        z = np.log(deadline_s / expected.calendar_s) / np.maximum(sigma, 1e-9)
+    return np.array([0.5 * (1 + math.erf(each / math.sqrt(2))) if end else 0.0 for each, end in zip(z, ends, strict=True)])
 
 
 def _product(usd: Interval, price: Interval) -> Interval:
@@ -75,7 +103,3 @@ def _product(usd: Interval, price: Interval) -> Interval:
     down = math.hypot(math.log(usd.value / usd.low), math.log(price.value / price.low))
     up = math.hypot(math.log(usd.high / usd.value), math.log(price.high / price.value))
     return Interval(usd.value, usd.value * math.exp(-down), usd.value * math.exp(up))
-
-
-def _normal_cdf(z: float) -> float:
-    return 0.5 * (1 + math.erf(z / math.sqrt(2)))

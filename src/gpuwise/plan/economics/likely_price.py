@@ -14,7 +14,9 @@ demand, which the user can take instead. A listed price below OUTLIER_SHARE of t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,14 +39,31 @@ class LikelyPrice:
     Attributes:
         listed_usd: dollars an hour as listed.
         usd_per_hour: the likely dollars an hour, with their 90 % interval.
-        kind: one of gpuwise.hardware.prices.PRICE_KINDS; None for a price that is not a market's.
-        note: why the listed price may not hold; None where it holds.
+        offer: whose price it is; None for a price that holds.
+        outlier: whether the listed price is below OUTLIER_SHARE of the chip's median.
     """
 
     listed_usd: float
     usd_per_hour: Interval
-    kind: str | None = None
-    note: Note | None = None
+    offer: Offer | None = None
+    outlier: bool = False
+
+    @property
+    def note(self) -> Note | None:
+        """Why the listed price may not hold; None where it holds."""
+        kind, likely = None if self.offer is None else price_kind(self.offer), self.usd_per_hour
+        if self.offer is None or kind is None or likely.value <= TELLING * self.listed_usd:
+            return None
+        return likely_price_note(
+            price_kind=kind,
+            listed_usd=self.listed_usd,
+            likely_usd=likely.value,
+            low_usd=likely.low,
+            high_usd=likely.high,
+            devices=self.offer.devices,
+            as_of=self.offer.as_of,
+            outlier=self.outlier,
+        )
 
 
 @dataclass(frozen=True)
@@ -88,19 +107,6 @@ class PriceLaw:
         most = own if offer.terms == "spot" else math.inf
         return cls(listed, start, usual, hold_days * DAY_S, math.exp(-age_days / hold_days), max(most, listed), market.spread)
 
-    def likely(self, run_s: float) -> Interval:
-        """Dollars an hour, on average over a run of run_s seconds."""
-        value, low, high = likely_usd(
-            run_s,
-            start_usd=self.start_usd,
-            usual_usd=self.usual_usd,
-            hold_s=self.hold_s,
-            left=self.left,
-            spread=self.spread,
-        )
-        most = max(self.most_usd, self.listed_usd)
-        return Interval(min(float(value), most), min(float(low), self.listed_usd), min(float(high), most))
-
 
 def likely_usd(
     run_s: ArrayLike,
@@ -122,19 +128,28 @@ def likely_usd(
 
 
 def likely_price(offer: Offer, market: UsualPrices, *, run_s: float) -> LikelyPrice:
-    """What an offer's hour will likely cost over a run of run_s seconds, with the reason where that is not the listed price."""
-    law, kind = PriceLaw.of(offer, market), price_kind(offer)
-    likely = law.likely(run_s)
-    note = None
-    if kind is not None and likely.value > TELLING * law.listed_usd:
-        note = likely_price_note(
-            price_kind=kind,
-            listed_usd=law.listed_usd,
-            likely_usd=likely.value,
-            low_usd=likely.low,
-            high_usd=likely.high,
-            devices=offer.devices,
-            as_of=offer.as_of,
-            outlier=law.start_usd > law.listed_usd,
-        )
-    return LikelyPrice(law.listed_usd, likely, kind, note)
+    """What an hour of an offer will likely cost over a run of run_s seconds."""
+    return likely_prices([offer], market, run_s=[run_s])[0]
+
+
+def likely_prices(offers: Sequence[Offer], market: UsualPrices, *, run_s: Sequence[float]) -> list[LikelyPrice]:
+    """What an hour of each offer will likely cost over a run of its length."""
+    laws = [_law(offer, market) for offer in offers]
+    values, lows, highs = likely_usd(
+        np.array(run_s, dtype=float),
+        start_usd=np.array([law.start_usd for law in laws]),
+        usual_usd=np.array([law.usual_usd for law in laws]),
+        hold_s=np.array([law.hold_s for law in laws]),
+        left=np.array([law.left for law in laws]),
+        spread=np.array([law.spread for law in laws]),
+    )
+    prices = []
+    for offer, law, value, low, high in zip(offers, laws, values.tolist(), lows.tolist(), highs.tolist(), strict=True):
+        likely = Interval(min(value, law.most_usd), min(low, law.listed_usd), min(high, law.most_usd))
+        prices.append(LikelyPrice(law.listed_usd, likely, offer, law.start_usd > law.listed_usd))
+    return prices
+
+
+@lru_cache(maxsize=8192)
+def _law(offer: Offer, market: UsualPrices) -> PriceLaw:
+    return PriceLaw.of(offer, market)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 
-from gpuwise.plan.economics.terms import HOUR_S, Bill, Terms
-
 RESTART_S = 600.0  # from an interruption until training goes on, without reading the checkpoint; a guess
 # Interruptions a day of one spot machine. No provider publishes a rate for GPUs, so these are guesses.
 INTERRUPTIONS_PER_DAY = {"vast": 2.0, "runpod": 2.0}
@@ -58,16 +56,3 @@ def interrupted_s(work_s: float, *, interval_s: float, save_s: float, restart_s:
     except OverflowError:
         return math.inf
     return factor * work_s / interval_s
-
-
-def spot_bill(work_s: float, terms: Terms) -> Bill:
-    """The expected bill of work_s seconds of work on a machine that is interrupted."""
-    if terms.interruptions_per_day < 1e-6:  # one in a thousand years
-        machine_s = work_s + terms.setup_s
-        return Bill(machine_s, machine_s, terms.usd(machine_s))
-    between_s = 24 * HOUR_S / terms.interruptions_per_day
-    interval_s = daly_interval_s(terms.save_s, between_s)
-    total_s = interrupted_s(work_s, interval_s=interval_s, save_s=terms.save_s, restart_s=terms.restart_s, between_s=between_s)
-    machine_s = total_s + terms.setup_s
-    usd = terms.usd(machine_s) if math.isfinite(machine_s) else math.inf
-    return Bill(machine_s, machine_s, usd, interval_s, total_s / between_s)

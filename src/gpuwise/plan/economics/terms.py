@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 HOUR_S = 3600.0
@@ -24,8 +23,9 @@ class Terms:
         setup_s: time from renting to the first step.
         minimum_s: shortest time that is billed.
         billing_step_s: billed time is rounded up to a multiple of this, 1 s by default.
-        interruptions_per_day: expected interruptions of a spot machine.
-        save_s: time to save a checkpoint, on spot machines and free tiers.
+        interruptions_per_day: expected interruptions of the whole cluster: machines that are taken away or fail.
+        day_machines: machines that the provider takes away after at most 24 hours; see plan.economics.interruptions.
+        save_s: time to save a checkpoint.
         restart_s: time from an interruption until training goes on.
         session_s: machine time of one session of a free tier; None (default) where unlimited.
         week_s: machine time a week of a free tier; None (default) where unlimited.
@@ -37,17 +37,11 @@ class Terms:
     minimum_s: float = MINIMUM_BILLING_S
     billing_step_s: float = 1.0
     interruptions_per_day: float = 0.0
+    day_machines: float = 0.0
     save_s: float = 0.0
     restart_s: float = 0.0
     session_s: float | None = None
     week_s: float | None = None
-
-    def usd(self, machine_s: float) -> float:
-        """The price of this much machine time, in dollars."""
-        billed_s = max(machine_s, self.minimum_s)
-        if self.billing_step_s > 1:
-            billed_s = math.ceil(billed_s / self.billing_step_s) * self.billing_step_s
-        return billed_s / HOUR_S * self.usd_per_hour
 
 
 @dataclass(frozen=True)
