@@ -8,13 +8,18 @@ from gpuwise.step_settings import NetworkSettings, Setting, StepSettings, WorkSe
 
 # What the first plan is the best in. The first is the default.
 OBJECTIVES = ("cheapest", "fastest", "samples-per-dollar", "least-memory", "least-energy")
+CONFIDENCE = 0.9  # chance to keep both limits that a plan needs by default
 
 
 class LimitSettings(TypedDict, total=False):
-    """What a whole run may take."""
+    """What a whole run may take, and what is best inside that."""
 
     budget: Annotated[float | str | None, Setting("Spend at most this, e.g. 20000 or $20k.", metavar="USD")]
     deadline: Annotated[float | str | None, Setting("Be done within this, e.g. 3d or 12h.", metavar="TIME")]
+    objective: Annotated[str | None, Setting("What the first plan is the best in (cheapest).", OBJECTIVES)]
+    confidence: Annotated[
+        float | None, Setting("Chance to keep both limits that a plan needs; others follow (0.9).", metavar="SHARE")
+    ]
 
 
 class OfferSettings(TypedDict, total=False):

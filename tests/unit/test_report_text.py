@@ -185,6 +185,7 @@ def plan(rank: int, **changes: object) -> Plan:
         machine_hours=5.0,
         usd=Interval(9.0, 7.0, 12.0),
         finish_probability=0.97,
+        chance=0.97,
         steps=1000,
         samples=32_000,
         price_as_of="2026-01-01",
@@ -212,7 +213,8 @@ def test_plan_ticks_the_best_and_shows_why_what_was_rejected_and_what_was_assume
     assert "a second one" in shown
     assert "2: reason of 2" in shown
     assert shown.index("too old") < shown.index("over budget")
-    assert "1 x k80; 2 x k80" in shown
+    assert "1 x k80" in shown
+    assert "2 x k80" not in shown  # the nearest alone
     assert "assumed a batch" in shown
     assert "assumption of 1" in shown
 

@@ -16,7 +16,7 @@ from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.hardware.device import DeviceSpec
 from gpuwise.plan.economics.length import RunLength
-from gpuwise.plan_settings import PlanSettings
+from gpuwise.plan_settings import CONFIDENCE, OBJECTIVES, PlanSettings
 from gpuwise.step_settings import named_settings, sizes_of, strategy_of
 from gpuwise.strategy import check_techniques
 from gpuwise.units import parse_duration, parse_usd
@@ -46,6 +46,8 @@ def plan(
             samples, epochs, tokens: length of the run, one of them (50_000 or "50k"), or samples an epoch together with epochs.
             budget: dollars or "20k".
             deadline: seconds or "3d".
+            objective: what the first plan is the best in, one of gpuwise.plan_settings.OBJECTIVES.
+            confidence: probability to keep budget and deadline that a plan needs; plans with less follow (0.9).
             spot: True for spot only, False for no spot, None (default) for both.
             stale: whether to also rank offers whose price is over a year older than the newest in the catalog.
             xla: whether to rank plans that `gpuwise train` cannot run (PyTorch/XLA, vendors' plug-ins) by price;
@@ -132,6 +134,8 @@ def _request(
         tokens=length.tokens,
         budget_usd=None if budget is None else parse_usd(str(budget)),
         deadline_s=parse_duration(deadline) if isinstance(deadline, str) else deadline,
+        objective=requested.get("objective") or OBJECTIVES[0],
+        confidence=CONFIDENCE if (confidence := requested.get("confidence")) is None else confidence,
         on=None if on is None else tuple(one_machine(name, "--on") for name in device_names(on)),
         own=tuple((name, count) for name, count, _ in owned),
         spot=requested.get("spot"),

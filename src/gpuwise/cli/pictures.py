@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpuwise.cost.memory.timeline import Timeline
     from gpuwise.cost.roofline import Roofline
     from gpuwise.cost.timeline.step import StepTimeline
+    from gpuwise.plan.pareto import ParetoFront
     from gpuwise.plan.scaling.curve import ScalingCurve
 
 
@@ -33,6 +34,12 @@ def roofline_plot_option(function: Function) -> Function:
 
 def scaling_plot_option(function: Function) -> Function:
     return click.option("--plot", metavar="FILE", help="The curve as a picture: FILE.svg, or - for text.")(function)
+
+
+def front_plot_option(function: Function) -> Function:
+    return click.option(
+        "--plot", metavar="FILE", help="Time, money and energy of the plans as a picture: FILE.svg, FILE.png, or - for text."
+    )(function)
 
 
 def timeline_option(function: Function) -> Function:
@@ -83,6 +90,16 @@ def show_scaling(curve: ScalingCurve, path: str) -> None:
         click.echo(text_picture(curve))
     else:
         click.echo(f"scaling curve written to {save_picture(curve, path)}", err=True)
+
+
+def show_front(front: ParetoFront, path: str) -> None:
+    """Prints the picture, or writes it and says where."""
+    from gpuwise.report.pareto_picture import save_picture, text_picture
+
+    if path == "-":
+        click.echo(text_picture(front))
+    else:
+        click.echo(f"Pareto front written to {save_picture(front, path)}", err=True)
 
 
 def show_timeline(timeline: StepTimeline, path: str) -> None:

@@ -9,6 +9,7 @@ from typing import Unpack
 import click
 
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
+from gpuwise.cli.pictures import check_plot, front_plot_option, show_front
 from gpuwise.plan_settings import LimitSettings, OfferSettings, PlanSettings
 from gpuwise.step_settings import NetworkSettings, job_word, settings_of
 
@@ -24,9 +25,16 @@ _SHOWN_FIRST = [name for group in (LimitSettings, NetworkSettings, OfferSettings
 @settings_options(OfferSettings)
 @settings_options(PlanSettings, without=_SHOWN_FIRST)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the best plan to this file (TOML).")
+@front_plot_option
 @json_option
 def command(
-    job: str, on: str | None, own: tuple[str, ...], output: str | None, as_json: bool, **settings: Unpack[PlanSettings]
+    job: str,
+    on: str | None,
+    own: tuple[str, ...],
+    output: str | None,
+    plot: str | None,
+    as_json: bool,
+    **settings: Unpack[PlanSettings],
 ) -> None:
     """Which hardware to train JOB on, how many, with which settings and bought how, best first."""
     from gpuwise import api
@@ -35,8 +43,12 @@ def command(
     from gpuwise.report.plan import plan_report
 
     target = None if output is None else os.path.abspath(output)  # the job may change the working folder
+    if plot is not None:
+        plot = check_plot(plot, flag="--plot", as_json=as_json)
     result = api.plan(job, on=on, own=own, **settings)
     if output is not None and target is not None:
         save_plan(result.best, target)
         click.echo(f"wrote {output}; run it with `gpuwise train {job_word(job)} --plan {shlex.quote(output)}`", err=True)
     emit(result, plan_report, as_json=as_json)
+    if plot is not None and result.front is not None:
+        show_front(result.front, plot)

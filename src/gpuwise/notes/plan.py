@@ -120,10 +120,10 @@ def setup_longer_than_training(*, work_s: float) -> str:
     return f"setting the machine up takes longer than the training itself, {format_duration(work_s)}"
 
 
-@kind_of_note(flag="--deadline")
-def finish_probability(*, probability: float) -> str:
-    """How likely the run ends before the deadline."""
-    return f"{probability:.0%} likely to finish in time"
+@kind_of_note(flag="--confidence")
+def may_miss(*, chance: float) -> str:
+    """The chance to keep the deadline and the budget is below the requested confidence."""
+    return f"may miss: {100 * chance:.0f} % likely to keep the limits"
 
 
 @kind_of_note()
@@ -132,6 +132,23 @@ def cheapest(*, offers: int, runs: bool, limits: str) -> str:
     ends = f" that finish {limits}" if limits else ""
     each = " that gpuwise train runs" if runs else ""
     return f"cheapest of {offers} offers{each}{' and' if each and ends else ''}{ends}"
+
+
+@kind_of_note(flag="--objective")
+def first_by(*, best: str, offers: int, runs: bool, limits: str) -> str:
+    """The first plan is the best in the objective. best: "fastest of"; runs, limits: as of the cheapest."""
+    ends = f" that finish {limits}" if limits else ""
+    each = " that gpuwise train runs" if runs else ""
+    return f"{best} {offers} offers{each}{' and' if each and ends else ''}{ends}"
+
+
+@kind_of_note(flag="--confidence")
+def cheaper_but_may_miss(*, offers: int, usd: float, count: float, device: str, chance: float) -> str:
+    """What costs less, and is less likely to keep the limits than requested."""
+    return (
+        f"{offers} offer{' costs' if offers == 1 else 's cost'} less, from {format_usd(usd)} on {count:g} × {device}, "
+        f"but may miss the limits ({100 * chance:.0f} % likely to keep them); --confidence 0 ranks them too"
+    )
 
 
 @kind_of_note()

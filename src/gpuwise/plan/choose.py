@@ -1,4 +1,4 @@
-"""choose: ranks the best strategies of a search by cost inside budget and deadline."""
+"""choose: ranks the best strategies of a search inside budget and deadline."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from gpuwise.notes import rejections
 from gpuwise.notes import run as run_notes
 from gpuwise.plan.buying.owned import owned_machines
 from gpuwise.plan.buying.plans import PlanMaker
+from gpuwise.plan.front import front_of
 from gpuwise.plan.no_plan import NothingInside, no_plan
 from gpuwise.plan.option import Option
 from gpuwise.plan.reasons import rank_reasons
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
 from gpuwise.plan.searched import Searched
-from gpuwise.plan.selection import best_at_usual_price, choose_shown, plans_inside
+from gpuwise.plan.selection import best_at_usual_price, choose_shown, plans_inside, with_chances
 from gpuwise.plan.types import PlanResult
 
 
 def choose(searched: Searched, request: Request) -> PlanResult:
-    """The cheapest plans of a search inside the budget and the deadline of a request.
+    """The best plans of a search inside the budget and the deadline of a request. The same arguments give the same result.
 
     Arguments:
-        request: that of the search, or one with another amount, budget, deadline or limit.
+        request: that of the search, or one with another amount, budget, deadline, objective, confidence or limit.
 
         Raises NoPlanError (NothingInside, with the cheapest and the fastest plan, if only budget or deadline exclude them),
         DoesNotFitError if no device has enough memory.
@@ -32,7 +33,7 @@ def choose(searched: Searched, request: Request) -> PlanResult:
     if request.deadline_s is None:
         assumptions.append(run_notes.no_deadline())
     maker, rejected = PlanMaker(searched, request, samples), Rejections()
-    options = maker.options(rejected)
+    options = with_chances(maker.options(rejected), request)
     inside = plans_inside(options, request, rejected)
     chosen = choose_shown(inside, request.limit, rejected)
     for what in searched.incomplete:
@@ -52,6 +53,7 @@ def choose(searched: Searched, request: Request) -> PlanResult:
         searched.strategies.priced,
         owned_machines(rejected.at_hand, options, ranked, searched.chips, rates=searched.rates),
         None if usual is None else plan_of.get(id(usual)) or maker.plan(usual),
+        front_of(header.job, options, request, ranks={key: plan.rank for key, plan in plan_of.items()}),
     )
 
 

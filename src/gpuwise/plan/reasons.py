@@ -18,13 +18,19 @@ from gpuwise.plan.economics.bill import bill as bill_of
 from gpuwise.plan.economics.likely_price import LikelyPrice
 from gpuwise.plan.pricing.step import HEADROOM
 from gpuwise.plan.request import Request
-from gpuwise.plan.selection import money_times_time
+from gpuwise.plan.selection import may_miss, money_times_time
 from gpuwise.plan.time_and_money import TimeAndMoney
 from gpuwise.plan.types import Plan
 from gpuwise.units import format_duration, format_usd
 
 PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16", "fp8": "fp8"}
 _CPU_IS_ENOUGH_S = 3600.0
+_BEST_IN = {
+    "fastest": "fastest of",
+    "samples-per-dollar": "most samples a dollar of",
+    "least-memory": "least memory on all devices together of",
+    "least-energy": "least energy of",
+}
 
 
 def forecast_reasons(forecast: Forecast, candidate: Candidate, *, train_obstacle: str) -> list[Note]:
@@ -106,8 +112,6 @@ def offer_reasons(
         reasons.append(notes.machine_at_hand())
     if candidate.terms.setup_s > work_s:
         reasons.append(notes.setup_longer_than_training(work_s=work_s))
-    if request.deadline_s is not None and outcome.finish_probability < 0.9:
-        reasons.append(notes.finish_probability(probability=outcome.finish_probability))
     return reasons
 
 
@@ -133,6 +137,8 @@ def rank_reasons(
             why.append(notes.best_value())
         if chips[plan.device].kind == "cpu" and plan.hours * 3600 <= _CPU_IS_ENOUGH_S:
             why.append(notes.cpu_is_enough(calendar_s=plan.hours * 3600))
+        if may_miss(plan, request):
+            why.append(notes.may_miss(chance=plan.chance))
         if rank > 1:
             pace, extra_usd = plan.hours / first.hours, plan.usd.value - first.usd.value
             why.append(notes.against_the_first(pace=pace, extra_usd=extra_usd))
@@ -147,18 +153,34 @@ def _first_of(first: Plan, inside: Sequence[TimeAndMoney], request: Request) -> 
     """The reason why the first plan is first, with cheaper plans that `gpuwise train` cannot run."""
     limits = [f"inside {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
     limits += [f"in {format_duration(request.deadline_s)}"] if request.deadline_s is not None else []
-    rivals, behind = inside, []
+    rivals: Sequence[TimeAndMoney] = inside
+    behind: Sequence[TimeAndMoney] = []
     if not (request.xla or first.train_obstacle):
         rivals = [plan for plan in inside if not plan.train_obstacle]
         behind = [plan for plan in inside if plan.train_obstacle and plan.usd.value < first.usd.value - 0.005]
     runs, words = len(rivals) < len(inside), " and ".join(limits)
-    why = [notes.cheapest(offers=len(rivals), runs=runs, limits=words)]
+    risky = [plan for plan in rivals if may_miss(plan, request)]
+    if risky and not may_miss(first, request):
+        rivals = [plan for plan in rivals if not may_miss(plan, request)]
+        words += f" with a chance of {request.confidence:.0%}".replace("%", " %")
+    if request.objective == "cheapest":
+        why = [notes.cheapest(offers=len(rivals), runs=runs, limits=words)]
+    else:
+        why = [notes.first_by(best=_BEST_IN[request.objective], offers=len(rivals), runs=runs, limits=words)]
     if len(rivals) == 1:
         why = [notes.only_offer(runs=runs, limits=words)]
     if behind:
         least = min(behind, key=lambda plan: plan.usd.value)
         why.append(
             notes.cheaper_but_not_for_train(offers=len(behind), usd=least.usd.value, count=least.count, device=least.device)
+        )
+    cheaper = [plan for plan in risky if plan.usd.value < first.usd.value - 0.005]
+    if cheaper and not may_miss(first, request):
+        least = min(cheaper, key=lambda plan: plan.usd.value)
+        why.append(
+            notes.cheaper_but_may_miss(
+                offers=len(cheaper), usd=least.usd.value, count=least.count, device=least.device, chance=least.chance
+            )
         )
     return why
 

@@ -10,6 +10,7 @@ from gpuwise.hardware.device import DeviceSpec
 from gpuwise.hardware.types import Machine
 from gpuwise.plan.economics.length import RunLength
 from gpuwise.plan.economics.owned import USD_PER_KWH, MachineCosts
+from gpuwise.plan_settings import CONFIDENCE, OBJECTIVES
 from gpuwise.strategy import PRECISIONS, RECOMPUTES, Strategy
 
 # Larger values are typing mistakes. Interruptions: one a minute.
@@ -36,6 +37,8 @@ class Request:
         samples, epochs, tokens: length of the run. An epoch has samples_per_epoch samples, or `samples` if both are set.
         samples_per_epoch: samples in the job's data set; None where unknown.
         budget_usd, deadline_s: None for no limit.
+        objective: what the first plan is the best in, one of gpuwise.plan_settings.OBJECTIVES.
+        confidence: probability to keep both limits that a plan needs; plans with less follow those with more.
         on: devices to consider ("rtx-4090", "h100-80gb-sxm:8", "cpu" for any CPU, "here"); None for all.
         own: (chip, count) of the user's own machines; "cpu" is the catalog's CPU nearest to this machine's.
         own_clusters: the user's own clusters of several machines, with what joins them.
@@ -64,6 +67,8 @@ class Request:
     samples_per_epoch: int | None = None
     budget_usd: float | None = None
     deadline_s: float | None = None
+    objective: str = OBJECTIVES[0]
+    confidence: float = CONFIDENCE
     on: tuple[str, ...] | None = None
     own: tuple[tuple[str, int], ...] = ()
     own_clusters: tuple[DeviceSpec, ...] = ()
@@ -98,7 +103,11 @@ class Request:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= _MOST.get(name, math.inf):
                 raise InputError(f"{meaning} must be from 0 to {_MOST.get(name, math.inf):,}, got {value!r}.")
-        for name, allowed in (("precision", PRECISIONS), ("recompute", RECOMPUTES)):
+        if not 0 <= self.confidence < 1:
+            raise InputError(
+                f"confidence is a share from 0 to below 1, got {self.confidence!r}.", ["--confidence 0.95 is 95 %"]
+            )
+        for name, allowed in (("objective", OBJECTIVES), ("precision", PRECISIONS), ("recompute", RECOMPUTES)):
             if getattr(self, name) not in (None, *allowed):
                 raise InputError(f"unknown {name} {getattr(self, name)!r}.", [f"one of: {', '.join(allowed)}"])
 

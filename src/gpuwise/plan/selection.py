@@ -1,12 +1,19 @@
-"""Selects the plans inside budget and deadline, sorts them, and chooses those that the table shows."""
+"""Selects the options inside budget and deadline, ranks them by the objective, and chooses those that the table shows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
-from gpuwise.notes import rejections
+import numpy as np
+
+from gpuwise.notes import Note, rejections
 from gpuwise.plan.economics.terms import YEAR_S
+from gpuwise.plan.option import Option
+from gpuwise.plan.ranking.chance import Spreads, chance_inside
+from gpuwise.plan.ranking.columns import FloatArray, PlanColumns
+from gpuwise.plan.ranking.objectives import ranked
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
 from gpuwise.plan.time_and_money import TimeAndMoney
@@ -19,34 +26,73 @@ _NO_DEADLINE_S = YEAR_S
 Ranked = TypeVar("Ranked", bound=TimeAndMoney)
 
 
-def plans_inside(plans: Sequence[Ranked], request: Request, rejected: Rejections) -> list[Ranked]:
-    """The plans inside budget and deadline, best first. The others are counted, with their distance from the limit.
+def columns_of(options: Sequence[Option]) -> PlanColumns:
+    """The figures that objectives compare."""
+    return PlanColumns(
+        hours=_column([option.hours for option in options]),
+        usd=_column([option.usd.value for option in options]),
+        energy_j=_column([option.energy_j for option in options]),
+        memory_bytes=_column([option.memory_bytes for option in options]),
+        usd_per_sample=_column([option.usd_per_sample for option in options]),
+    )
 
-    Cheaper is better. Plans that `gpuwise train` cannot run follow those that it can, unless the request mixes them.
+
+def _column(values: Sequence[float | None]) -> FloatArray:
+    return np.array(values, dtype=float)  # None becomes nan
+
+
+def with_chances(options: Sequence[Option], request: Request) -> list[Option]:
+    """The options with their probability to keep the request's deadline and budget."""
+    if request.deadline_s is None and request.budget_usd is None:
+        return list(options)
+    spreads = Spreads(
+        hours=_column([option.hours for option in options]),
+        usd=_column([option.usd.value for option in options]),
+        log_hours=_column([option.log_hours for option in options]),
+        log_price=_column([option.log_price for option in options]),
+        usd_follows=_column([option.usd_follows for option in options]),
+    )
+    deadline_h = None if request.deadline_s is None else request.deadline_s / 3600
+    chances = chance_inside(spreads, deadline_h=deadline_h, budget_usd=request.budget_usd)
+    return [replace(option, chance=chance) for option, chance in zip(options, chances.tolist(), strict=True)]
+
+
+def outside(option: Option, request: Request) -> tuple[Note, str, float] | None:
+    """Why an option is outside the limits, its distance in words and as a number; None inside."""
+    if option.hours > (request.deadline_s or _NO_DEADLINE_S) / 3600:
+        reason = rejections.past_the_deadline() if request.deadline_s else rejections.over_a_year()
+        return reason, format_duration(option.hours * 3600), option.hours
+    usd = option.usd.value
+    if request.budget_usd is not None and usd > request.budget_usd:
+        return rejections.over_budget(), format_usd(usd), usd
+    if option.offer.stale and not request.stale:
+        return rejections.price_over_a_year_old(), f"{format_usd(usd)} at the price of {option.offer.as_of}", usd
+    return None
+
+
+def plans_inside(options: Sequence[Option], request: Request, rejected: Rejections) -> list[Option]:
+    """The options inside budget and deadline, best first. The others are counted, with their distance from the limit.
+
+    Options that `gpuwise train` can run come first, unless the request mixes them. Among each kind, those come first whose
+    chance to keep both limits is at least the requested confidence. Then the objective decides, and its tie-breaks.
     """
     inside = []
-    for plan in plans:
-        hours_limit = (request.deadline_s or _NO_DEADLINE_S) / 3600
-        what = f"{plan.count:g} × {plan.device} at {plan.offer.provider} ({plan.offer.instance}, {plan.offer.terms})"
-        reason = None
-        if plan.hours > hours_limit:
-            reason = rejections.past_the_deadline() if request.deadline_s else rejections.over_a_year()
-            detail, distance = format_duration(plan.hours * 3600), plan.hours
-        elif request.budget_usd is not None and plan.usd.value > request.budget_usd:
-            reason, detail, distance = rejections.over_budget(), format_usd(plan.usd.value), plan.usd.value
-        elif plan.offer.stale and not request.stale:
-            reason, distance = rejections.price_over_a_year_old(), plan.usd.value
-            detail = f"{format_usd(plan.usd.value)} at the price of {plan.offer.as_of}"
-        if reason is None:
-            inside.append(plan)
-        else:
-            rejected.add(reason, what, detail, distance=distance, offer=plan.offer)
-    return sorted(inside, key=lambda plan: (bool(plan.train_obstacle) and not request.xla, *_by_cost(plan)))
+    for option in options:
+        problem = outside(option, request)
+        if problem is None:
+            inside.append(option)
+            continue
+        reason, detail, distance = problem
+        what = f"{option.count:g} × {option.device} at {option.offer.provider} ({option.offer.instance}, {option.offer.terms})"
+        rejected.add(reason, what, detail, distance=distance, offer=option.offer)
+    tiers = [2 * (bool(option.train_obstacle) and not request.xla) + may_miss(option, request) for option in inside]
+    order = ranked(columns_of(inside), request.objective, tier=np.array(tiers, dtype=np.int64))
+    return [inside[row] for row in order.tolist()]
 
 
-def _by_cost(plan: TimeAndMoney) -> tuple[float, float, float]:
-    """Sort key: cheaper first. Plans within a cent of each other are sorted by speed."""
-    return round(plan.usd.value, 2), plan.hours, plan.usd.value
+def may_miss(plan: TimeAndMoney, request: Request) -> bool:
+    """Whether the chance to keep the limits is below the requested confidence."""
+    return plan.chance < request.confidence
 
 
 def money_times_time(plan: TimeAndMoney) -> float:

@@ -11,6 +11,7 @@ from gpuwise.hardware.prices import is_outlier
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.plan.break_even import BreakEven
+from gpuwise.plan.pareto import ParetoFront
 from gpuwise.plan.time_and_money import TimeAndMoney, describe
 from gpuwise.printed import Printed
 from gpuwise.step_settings import job_word
@@ -50,6 +51,7 @@ class Plan(Printed):
         usd_at_listed_price: cost if the listed price holds; None in files of older versions.
         host: settings of the machine that runs the plan; the runtime chooses those that are None.
         machines: number of machines that run the job together.
+        chance: probability to keep the deadline and the budget; 1 without limits.
     """
 
     rank: int
@@ -80,6 +82,7 @@ class Plan(Printed):
     usd_at_listed_price: float | None = None
     host: HostSettings = field(default_factory=HostSettings)
     machines: int = 1
+    chance: float = 1.0
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -136,6 +139,7 @@ class Plan(Printed):
             "usd_interval": _ends(self.usd),
             "train_obstacle": self.train_obstacle or None,
             "finish_probability": self.finish_probability,
+            "chance": self.chance,
             "reasons": list(self.reasons),
             "reason_notes": to_dicts(self.reason_notes),
             "assumptions": list(self.assumptions),
@@ -245,6 +249,7 @@ class PlanResult(Printed):
         at_hand: the user's own machines, ranked or not.
         best_at_usual_price: the best plan at a usual price, if the price of the first plan is an outlier; None if no such
             plan is inside budget and deadline.
+        front: the Pareto front of time, money and energy; None in a result made by hand.
     """
 
     plans: tuple[Plan, ...]
@@ -254,6 +259,7 @@ class PlanResult(Printed):
     priced: int
     at_hand: tuple[OwnedMachine, ...] = ()
     best_at_usual_price: Plan | None = None
+    front: ParetoFront | None = None
 
     @property
     def best(self) -> Plan:
@@ -275,6 +281,7 @@ class PlanResult(Printed):
             "assumption_notes": to_dicts(self.assumption_notes),
             "considered": self.considered,
             "priced": self.priced,
+            "pareto": [] if self.front is None else [point.to_dict() for point in self.front.points],
             "at_hand": [machine.to_dict() for machine in self.at_hand],
             "best_at_usual_price": None if self.best_at_usual_price is None else self.best_at_usual_price.to_dict(),
         }

@@ -10,14 +10,18 @@ from rich.text import Text
 from gpuwise.plan.types import OwnedMachine, Plan, PlanResult, Rejection
 from gpuwise.report.break_even import break_even
 from gpuwise.report.parts import UNKNOWN, columns, heading, notes, offer_words, percent, span, strategy_words
+from gpuwise.report.picture import shortened
 from gpuwise.units import format_count, format_duration, format_usd
 
-_COLUMNS = ("", "device", "offer", "terms", "strategy", "time", "money", "90 % interval", "in time")
-_NARROW = (("",), ("device", "terms"), ("offer", "strategy"), ("time", "in time"), ("money", "90 % interval"))
-_RIGHT = ("time", "money", "in time")
+_COLUMNS = ("", "device", "offer", "terms", "strategy", "time", "money", "90 % interval", "chance")
+_NARROW = (("",), ("device", "terms"), ("offer", "strategy"), ("time", "chance"), ("money", "90 % interval"))
+_RIGHT = ("time", "money", "chance")
 CHOSEN = "✓"
 NOT_FOR_TRAIN = "*"
 MAY_RISE = "!"
+MAY_MISS = "?"
+ON_FRONT = "◆"
+_LONGEST_EXAMPLE = 110  # characters
 _WARNINGS = ("stale-price", "price-caveat", "reserved-term")  # kinds of reasons
 
 
@@ -34,7 +38,7 @@ def plan_report(result: PlanResult) -> Group:
         columns(
             _COLUMNS,
             [
-                *(_row(plan) for plan in result.plans),
+                *(_row(plan, result) for plan in result.plans),
                 *(_out_row(m) for m in result.at_hand if m.rank is None),
             ],
             right=_RIGHT,
@@ -45,11 +49,13 @@ def plan_report(result: PlanResult) -> Group:
     parts += notes(f"why {CHOSEN}", best.reasons)
     parts += notes("the others", [f"{plan.rank}: {plan.reasons[0]}" for plan in result.plans[1:] if plan.reasons])
     parts += notes(f"{NOT_FOR_TRAIN} gpuwise train cannot run these", not_for_train(result.plans))
+    parts += notes(f"{MAY_MISS} may miss the deadline or the budget", may_miss(result.plans))
+    parts += notes(f"{ON_FRONT} no plan is better in time, money and energy together", on_front(result))
     parts += notes(f"{MAY_RISE} counted at a likely price: the listed one may not hold", may_rise(result.plans))
     parts += notes("mind, of the others", mind(result.plans[1:]))
     parts += notes("bought", [text for machine in result.at_hand if (text := bought(machine))])
     parts += break_even(result.at_hand)
-    parts += rejected(result.rejected)
+    parts += rejected(result.rejected, considered=result.considered)
     parts += notes("assumed", [*result.assumptions, *best.assumptions])
     return Group(*parts)
 
@@ -86,6 +92,27 @@ def may_rise(plans: Sequence[Plan]) -> list[str]:
     return lines
 
 
+def may_miss(plans: Sequence[Plan]) -> list[str]:
+    """The plans that are less likely to keep the limits than requested."""
+    risky = [plan for plan in plans if _may_miss(plan)]
+    return [f"{plan.rank}: {percent(plan.chance)} likely to keep the limits" for plan in risky]
+
+
+def _may_miss(plan: Plan) -> bool:
+    return any(note.kind == "may-miss" for note in plan.reason_notes)
+
+
+def on_front(result: PlanResult) -> list[str]:
+    """The ranks of the plans on the Pareto front, and how many more there are."""
+    if result.front is None:
+        return []
+    ranks = sorted(point.rank for point in result.front.points if point.rank is not None)
+    more = len(result.front.points) - len(ranks)
+    words = [", ".join(map(str, ranks))] if ranks else []
+    words += [f"{more} outside of the table"] if more else []
+    return [f"{' and '.join(words)}: --plot front.svg draws them, --plot - prints them"]
+
+
 def bought(machine: OwnedMachine) -> str:
     """When a machine named with --own would have paid for itself; empty where nothing is known."""
     if machine.purchase_usd is None or machine.usd is None:
@@ -105,16 +132,16 @@ def months(value: float) -> str:
     return f"{value:.2g} months" if value <= 120 else f"{value / 12:,.0f} years"
 
 
-def rejected(reasons: Mapping[str, Rejection]) -> list[RenderableType]:
-    """Counts by reason, most frequent first, with the offers that came nearest."""
+def rejected(reasons: Mapping[str, Rejection], *, considered: int) -> list[RenderableType]:
+    """Counts by reason, most frequent first, with the offer that came nearest."""
     if not reasons:
         return []
     rows = [
-        [f"{item.count:,}", reason, "; ".join(item.examples)]
+        [f"{item.count:,}", reason, shortened(item.examples[0], _LONGEST_EXAMPLE) if item.examples else ""]
         for reason, item in sorted(reasons.items(), key=lambda pair: -pair[1].count)
     ]
     return [
-        heading("rejected"),
+        heading(f"of {considered:,} offers, not in the table"),
         columns(
             ("offers", "because", "nearest"),
             rows,
@@ -125,11 +152,12 @@ def rejected(reasons: Mapping[str, Rejection]) -> list[RenderableType]:
     ]
 
 
-def _row(plan: Plan) -> list[str]:
+def _row(plan: Plan, result: PlanResult) -> list[str]:
     offer = plan.offer
     stale = " stale" if offer.stale else ""
     mark = CHOSEN if plan.rank == 1 else str(plan.rank)
-    mark += NOT_FOR_TRAIN * bool(plan.train_obstacle) + MAY_RISE * plan.price_may_rise
+    mark += NOT_FOR_TRAIN * bool(plan.train_obstacle) + MAY_RISE * plan.price_may_rise + MAY_MISS * _may_miss(plan)
+    mark += ON_FRONT * (result.front is not None and any(point.rank == plan.rank for point in result.front.points))
     return [
         mark,
         f"{plan.count:g} x {plan.device}",
@@ -139,7 +167,7 @@ def _row(plan: Plan) -> list[str]:
         format_duration(plan.hours * 3600),
         _money(plan.usd.value),
         _interval(plan),
-        percent(plan.finish_probability),
+        percent(plan.chance),
     ]
 
 

@@ -147,4 +147,5 @@ class PlanMaker:
             usd_per_hour=option.price.usd_per_hour,
             usd_at_listed_price=option.usd_at_listed_price,
             machines=option.machines,
+            chance=option.chance,
         )
