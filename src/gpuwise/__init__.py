@@ -14,6 +14,7 @@ from gpuwise.version import __version__
 
 _HOME = {
     "Job": "gpuwise.job",
+    "ClassicalJob": "gpuwise.job",
     "Mesh": "gpuwise.strategy",
     "Strategy": "gpuwise.strategy",
     "Catalog": "gpuwise.hardware",
@@ -31,6 +32,7 @@ _HOME = {
     "memory_timeline": "gpuwise.api",
     "roofline": "gpuwise.api",
     "step_timeline": "gpuwise.api",
+    "classical_forecast": "gpuwise.api",
     "kernel": "gpuwise.api",
     "fit": "gpuwise.api",
     "compare": "gpuwise.api",
@@ -60,6 +62,7 @@ __all__ = ["__version__", *_HOME]
 if TYPE_CHECKING:
     from gpuwise.api import Trainer as Trainer
     from gpuwise.api import chips as chips
+    from gpuwise.api import classical_forecast as classical_forecast
     from gpuwise.api import compare as compare
     from gpuwise.api import doctor as doctor
     from gpuwise.api import fit as fit
@@ -86,6 +89,7 @@ if TYPE_CHECKING:
     from gpuwise.hardware import Chip as Chip
     from gpuwise.hardware import Machine as Machine
     from gpuwise.hardware import Offer as Offer
+    from gpuwise.job import ClassicalJob as ClassicalJob
     from gpuwise.job import Job as Job
     from gpuwise.plan import Plan as Plan
     from gpuwise.plan import PlanResult as PlanResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from gpuwise.step_settings import NetworkSettings, Setting, StepSettings, WorkSettings
+from gpuwise.step_settings import NetworkSettings, Setting, StepSettings, TrialSettings, WorkSettings
 
 # What the first plan is the best in. The first is the default.
 OBJECTIVES = ("cheapest", "fastest", "samples-per-dollar", "least-memory", "least-energy")
@@ -35,5 +35,5 @@ class OfferSettings(TypedDict, total=False):
     costs: Annotated[str | None, Setting("Purchase, power, lifetime, resale of your machines (TOML).", metavar="FILE")]
 
 
-class PlanSettings(StepSettings, WorkSettings, LimitSettings, OfferSettings, NetworkSettings, total=False):
+class PlanSettings(StepSettings, WorkSettings, LimitSettings, OfferSettings, NetworkSettings, TrialSettings, total=False):
     """What `plan` takes beside the devices."""

@@ -134,7 +134,13 @@ class WorkSettings(TypedDict, total=False):
     loader_samples_per_s: Annotated[float | None, Setting("What the data pipeline of a machine delivers.")]
 
 
-class ForecastSettings(ClusterSettings, WorkSettings, total=False):
+class TrialSettings(TypedDict, total=False):
+    """How long fits of a classical job are timed, which has an estimator in place of a network."""
+
+    trial_limit: Annotated[float | str | None, Setting("Time fits of a ClassicalJob for this long (60s).", metavar="TIME")]
+
+
+class ForecastSettings(ClusterSettings, WorkSettings, TrialSettings, total=False):
     """What `forecast` takes."""
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gpuwise.lazy import lazily
 
 if TYPE_CHECKING:
+    from gpuwise.api.classical import classical_forecast
     from gpuwise.api.comparing import compare
     from gpuwise.api.fitting import fit
     from gpuwise.api.forecasting import forecast, memory_timeline
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __getattr__ = lazily(
     __name__,
     {
+        "classical": ("classical_forecast",),
         "comparing": ("compare",),
         "fitting": ("fit",),
         "forecasting": ("forecast", "memory_timeline"),
@@ -40,6 +42,7 @@ __getattr__ = lazily(
 __all__ = [
     "Trainer",
     "chips",
+    "classical_forecast",
     "compare",
     "doctor",
     "fit",

@@ -39,9 +39,13 @@ def command(
     """Time, memory, energy and money of one training step of JOB on a device, and of the whole run where --tokens, --samples or
     --epochs say how long it is."""
     from gpuwise import api
+    from gpuwise.cli.classical import forecast_classical
     from gpuwise.cli.output import emit
     from gpuwise.report.forecast import forecast_report
 
+    pictures = {"memory_plot": memory_plot, "roofline_plot": roofline_plot, "timeline": timeline}
+    if forecast_classical(job, on, {**settings, **pictures}, as_json=as_json):
+        return
     if memory_plot is not None:
         memory_plot = check_plot(memory_plot, flag="--memory-plot", as_json=as_json)
     if roofline_plot is not None:

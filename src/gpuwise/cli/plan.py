@@ -38,10 +38,13 @@ def command(
 ) -> None:
     """Which hardware to train JOB on, how many, with which settings and bought how, best first."""
     from gpuwise import api
+    from gpuwise.cli.classical import forecast_classical
     from gpuwise.cli.output import emit
     from gpuwise.plan.file import save_plan
     from gpuwise.report.plan import plan_report
 
+    if forecast_classical(job, on, {**settings, "own": own, "output": output}, as_json=as_json):
+        return
     target = None if output is None else os.path.abspath(output)  # the job may change the working folder
     if plot is not None:
         plot = check_plot(plot, flag="--plot", as_json=as_json)

@@ -8,18 +8,20 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
+from gpuwise.job.classical import ClassicalJob
 from gpuwise.job.deferred_errors import deferred_errors, problem_of
 from gpuwise.job.job import Job
 from gpuwise.job.library_logging import silence_libraries
 from gpuwise.job.torchvision_cpu import make_importable
+from gpuwise.step_settings import job_word
 
 _LOADED: dict[str, Path] = {}  # files by the text that named them
 
@@ -31,6 +33,42 @@ def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = 
     a name, a file or name that is missing, a file that raises, and an object that is no Job; InputError of the user's own
     function passes through.
     """
+    sizes = {"seq_len": seq_len, "image_size": image_size}
+    named = file_object(text, sizes)
+    job = named.value
+    if isinstance(job, ClassicalJob):
+        raise JobError(
+            f"{text} is a ClassicalJob, which only plan and forecast take, from the file that makes it.",
+            [f"gpuwise plan {job_word(text)}", f"gpuwise forecast {job_word(text)} --on here"],
+        )
+    if not isinstance(job, Job):
+        raise JobError(
+            f"{text}: {named.subject} {_kind(job)}, not a Job.",
+            [
+                "from gpuwise import Job; job = Job(model=..., ...)",
+                "or ClassicalJob(estimator=..., data=...), without a network",
+            ],
+        )
+    return _named(job, name=named.name, sizes=sizes)
+
+
+@dataclass(frozen=True)
+class FileObject:
+    """What a name in a user's file stands for.
+
+    Attributes:
+        value: the object, or what the function of that name returned.
+        name: what reports call it, "file:name".
+        subject: of a sentence about it, "job is" or "job() returned".
+    """
+
+    value: object
+    name: str
+    subject: str
+
+
+def file_object(text: str, sizes: Mapping[str, int | None]) -> FileObject:
+    """What `path/to/file.py:name` names. Arguments and errors as for `file_job`, but for the kind of object."""
     path_text, separator, name = text.rpartition(":")
     if not separator or not name.isidentifier():
         raise JobError(f"{text!r} names a file but no job in it.", [f"{text.rstrip(':')}:job, where job = Job(...)"])
@@ -47,17 +85,17 @@ def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = 
     if (problem := problem_of(named)) is not None:
         raise JobError(f"{path_text}, line {problem.line}: {problem.error.what}", problem.error.ways_out) from problem.error
     if not hasattr(module, name):
-        jobs = [key for key, value in vars(module).items() if isinstance(value, Job) or _local_function(value, module)]
+        jobs = [
+            k for k, value in vars(module).items() if isinstance(value, Job | ClassicalJob) or _local_function(value, module)
+        ]
         near = get_close_matches(name, jobs, n=3, cutoff=0.3) or jobs[:5]
         ways = [f"the file has: {', '.join(near)}"] if near else []
         raise JobError(f"{path_text} has no {name!r}.", [*ways, f"add {name} = Job(...)"])
-    sizes = {"seq_len": seq_len, "image_size": image_size}
-    job = _call(named, text, sizes) if callable(named) and not isinstance(named, type) else named
-    if not isinstance(job, Job):
-        what = f"{name}() returned" if job is not named else f"{name} is"
-        raise JobError(f"{text}: {what} {_kind(job)}, not a Job.", ["from gpuwise import Job; job = Job(model=..., ...)"])
     stem = path.stem.encode(errors="backslashreplace").decode()  # bytes of a file's name may be no text
-    return _named(job, name=f"{stem}:{name}", sizes=sizes)
+    if callable(named) and not isinstance(named, type):
+        value = _call(named, text, sizes)
+        return FileObject(value, f"{stem}:{name}", f"{name}() returned")
+    return FileObject(named, f"{stem}:{name}", f"{name} is")
 
 
 def _load(path: Path) -> ModuleType:
@@ -107,7 +145,7 @@ def _on_path(folder: Path) -> Iterator[None]:
             sys.path.remove(str(folder))
 
 
-def _call(function: Callable[..., object], text: str, sizes: dict[str, int | None]) -> object:
+def _call(function: Callable[..., object], text: str, sizes: Mapping[str, int | None]) -> object:
     parameters = inspect.signature(function).parameters
     arguments = {key: value for key, value in sizes.items() if key in parameters and value is not None}
     try:

@@ -33,18 +33,21 @@ class ChildDiedError(GpuwiseError):
     Attributes:
         signal: signal that ended it; None if it exited.
         tail: end of its stderr.
+        silent: whether it was ended because it said nothing for too long.
     """
 
     code = "child-died"
 
-    def __init__(self, what: str, ways_out: tuple[str, ...] = (), *, signal: int | None = None, tail: str = ""):
+    def __init__(
+        self, what: str, ways_out: tuple[str, ...] = (), *, signal: int | None = None, tail: str = "", silent: bool = False
+    ):
         super().__init__(what, ways_out)
-        self.signal, self.tail = signal, tail
+        self.signal, self.tail, self.silent = signal, tail, silent
 
     @property
     def likely_out_of_memory(self) -> bool:
         """Whether the kernel's OOM killer probably ended the child, or its own output mentions a lack of memory."""
-        reported = any(word in self.tail for word in ("MemoryError", "can't allocate memory", "out of memory"))
+        reported = any(word in self.tail for word in ("MemoryError", "bad_alloc", "can't allocate memory", "out of memory"))
         return self.signal == signal.SIGKILL or reported
 
 
@@ -107,7 +110,9 @@ def _lines(answers_fd: int, errors_fd: int, tail: list[str], silence_s: float, p
     while answers_fd in open_fds:
         ready, _, _ = select.select(open_fds, [], [], 0.2)
         if not ready and time.monotonic() - heard_s > silence_s:
-            raise ChildDiedError(f"the {purpose} said nothing for {silence_s:.0f} s and was ended.", tail="\n".join(tail))
+            raise ChildDiedError(
+                f"the {purpose} said nothing for {silence_s:.0f} s and was ended.", tail="\n".join(tail), silent=True
+            )
         for fd in ready:
             chunk = os.read(fd, 65536)
             if not chunk:

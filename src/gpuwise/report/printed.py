@@ -34,6 +34,7 @@ _REPORTS = {
     "MachineMeasurement": "measure",
     "Validation": "validate",
     "Installation": "doctor",
+    "FitForecast": "classical",
 }
 
 
@@ -125,6 +126,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "TrainResult": _train,
     "MachineMeasurement": _measure,
     "Validation": lambda result: f"{len(result.trials)} trials on {result.machine}, {result.taken[:10]}",
+    "FitForecast": lambda result: f"{result.job} on {result.machine}: {result.cpu_enough.text}",
     "Installation": lambda result: f"gpuwise {result.versions['gpuwise']} on {result.machine}",
     "KernelForecast": _kernel,
     "Roofline": lambda result: f"{result.job} on {result.device}: {len(result.points)} points by {result.by}",

@@ -1,0 +1,130 @@
+"""Times fits of a classical job on ever more of its rows, in a child process, within a limit of time and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+from gpuwise.errors import DoesNotFitError, GpuwiseError, JobError
+from gpuwise.measure.child import ChildDiedError, answers
+from gpuwise.notes import Note
+from gpuwise.notes import classical as notes
+from gpuwise.results.fits import TimedFit
+from gpuwise.units import format_duration
+
+CHILD = "gpuwise.measure.fits_worker"
+# A fit that was to end within the limit may take this much longer before it is ended.
+PATIENCE_S = 5.0
+FEWEST_SIZES = 3  # from which a full fit is extrapolated
+
+
+@dataclass(frozen=True)
+class TimedFits:
+    """The fits of one classical job.
+
+    Attributes:
+        job: name of the job.
+        estimator: class of the estimator.
+        samples: rows of the full fit.
+        fits: the sizes that were fitted, smallest first.
+        ended: why larger sizes were not fitted; None where all rows that there are were.
+    """
+
+    job: str
+    estimator: str
+    samples: int
+    fits: tuple[TimedFit, ...]
+    ended: Note | None
+
+    @property
+    def measured(self) -> bool:
+        """Whether all rows were fitted."""
+        return bool(self.fits) and self.fits[-1].samples == self.samples
+
+
+def time_fits(
+    job: str,
+    *,
+    samples: int | None = None,
+    limit_s: float = 60.0,
+    available_bytes: int | None = None,
+    begins: Callable[[int], None] = lambda _: None,
+) -> TimedFits | None:
+    """Fits a classical job on 100 rows or more, then twice as many, and so on, until the next size would pass the limit.
+
+    Arguments:
+        job: "path.py:name".
+        samples: rows of the full fit; None takes the job's.
+        limit_s: seconds for all fits together.
+        available_bytes: memory that the child may use; None for no limit.
+        begins: called with the rows of each size before it is fitted.
+
+    None where the name is no ClassicalJob. Raises JobError for the user's mistakes and where fewer than three sizes ended
+    within the limit, DoesNotFitError where fewer fit in memory.
+    """
+    request = {"job": job, "samples": samples, "limit_s": limit_s, "memory_bytes": available_bytes}
+    about: dict[str, str] | None = None
+    fits: list[TimedFit] = []
+    size, ended = 0, None
+    messages = answers(CHILD, request, silence_s=limit_s + PATIENCE_S, purpose="fit")
+    try:
+        with closing(messages):
+            for answer in messages:
+                if "other" in answer:
+                    if answer["has_fit"]:
+                        raise _bare_estimator(job, answer["other"])
+                    return None
+                if "failed" in answer:
+                    raise JobError(answer["failed"]["message"], answer["failed"]["ways_out"])
+                if "job" in answer:
+                    about = answer["job"]
+                elif "begins" in answer:
+                    size = answer["begins"]
+                    begins(size)
+                elif "fit" in answer:
+                    fits.append(TimedFit(**answer["fit"]))
+                elif "out_of_memory" in answer:
+                    ended = notes.fits_ended_by_memory(samples=size, available_bytes=available_bytes)
+                elif answer["ended"] == "limit":
+                    ended = notes.fits_ended_by_limit(limit_s=limit_s)
+    except ChildDiedError as death:
+        if about is None:
+            raise JobError(f"{job}: {death.what}", ["run the file by itself to see where", "--trial-limit 10min"]) from death
+        ended = _cause(death, size, limit_s, available_bytes)
+    if about is None:
+        raise DoesNotFitError(f"{job}: its data does not fit in the available memory.", ["make the data smaller"])
+    timed = TimedFits(about["name"], about["estimator"], int(about["samples"]), tuple(fits), ended)
+    if not timed.measured and len(fits) < FEWEST_SIZES:
+        raise _too_few(timed, limit_s)
+    return timed
+
+
+def _cause(death: ChildDiedError, samples: int, limit_s: float, available_bytes: int | None) -> Note:
+    """Why a child ended while it fitted."""
+    if death.likely_out_of_memory:
+        return notes.fits_ended_by_memory(samples=samples, available_bytes=available_bytes)
+    if death.silent:
+        return notes.fit_took_too_long(samples=samples, limit_s=limit_s)
+    return notes.fit_died(samples=samples, cause=death.what.rstrip("."))
+
+
+def _too_few(timed: TimedFits, limit_s: float) -> GpuwiseError:
+    done = ", ".join(f"{fit.samples:,} rows in {format_duration(fit.seconds)}" for fit in timed.fits) or "no size"
+    cause = "" if timed.ended is None else f": {timed.ended}"
+    what = f"{timed.job}: too few sizes were fitted to extrapolate from ({done}){cause}."
+    if timed.ended is not None and timed.ended.kind == "fits-ended-by-memory":
+        return DoesNotFitError(what, ["close other programs", "--samples with fewer rows"])
+    if timed.ended is None:
+        return JobError(what, ["let data have 400 rows or more"])
+    return JobError(
+        what, [f"--trial-limit {format_duration(10 * limit_s).replace(' ', '')}", "fit less at once: fewer candidates or folds"]
+    )
+
+
+def _bare_estimator(job: str, subject: str) -> JobError:
+    name = job.rpartition(":")[2]
+    return JobError(
+        f"{job}: {subject} an estimator without data.",
+        [f"job = ClassicalJob(estimator={name}, data=(X, y)), with from gpuwise import ClassicalJob"],
+    )
