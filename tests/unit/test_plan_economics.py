@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -10,7 +11,7 @@ from gpuwise.cost.forecast import Interval
 from gpuwise.hardware import Offer
 from gpuwise.plan.economics import spot
 from gpuwise.plan.economics.bill import bill, outcome
-from gpuwise.plan.economics.rented import rental
+from gpuwise.plan.economics.rented import of_several, rental
 from gpuwise.plan.economics.spot import daly_interval_s, interrupted_s
 from gpuwise.plan.economics.terms import HOUR_S, Terms
 
@@ -100,12 +101,45 @@ def test_what_a_rental_assumes_is_named_with_the_flag_that_changes_it():
         return Offer(provider, "machine", "here", "h100-80gb-sxm", 1, terms, usd_per_hour)
 
     terms, assumed = rental(offered("spot", "aws", 1.0), parameters=10**9)
-    assert terms.interruptions_per_day == spot.DEFAULT_INTERRUPTIONS_PER_DAY
+    assert terms.interruptions_per_day == spot.DEFAULT_INTERRUPTIONS_PER_DAY + spot.FAILURES_PER_DEVICE_DAY
     assert terms.save_s == pytest.approx(12e9 / spot.WRITE_BYTES_PER_S)
     assert any(note.flag == "--interruptions" for note in assumed)
     terms, assumed = rental(offered("spot", "aws", 1.0), parameters=10**9, interruptions_per_day=3.0)
-    assert terms.interruptions_per_day == 3.0
+    assert terms.interruptions_per_day == pytest.approx(3.0, rel=1e-3)
     assert not any(note.flag == "--interruptions" for note in assumed)
     terms, assumed = rental(offered("free", "colab", 0.0), parameters=10**9)
     assert terms.session_s == 12 * HOUR_S
     assert any("quota" in note.text for note in assumed)
+
+
+def test_what_a_provider_bills_and_takes_away():
+    def of(provider, terms="on-demand", count=1):
+        return rental(Offer(provider, "machine", "here", "t4", count, terms, 1.0), parameters=10**8)[0]
+
+    assert (of("paperspace").minimum_s, of("paperspace").billing_step_s) == (HOUR_S, HOUR_S)
+    assert (of("vast").minimum_s, of("aws").minimum_s) == (1.0, 60.0)
+    assert of("gcp", "spot").day_machines == 1.0
+    assert of("gcp").day_machines == of("aws", "spot").day_machines == 0.0
+    assert of("vast", "spot").interruptions_per_day > of("aws", "spot").interruptions_per_day
+    assert of("aws", count=8).interruptions_per_day == pytest.approx(8 * of("aws").interruptions_per_day)
+
+
+def test_thousands_of_devices_restart_as_llama_3_did():
+    one, _ = rental(Offer("aws", "p5.48xlarge", "here", "h100-80gb-sxm", 8, "on-demand", 50.0), parameters=405 * 10**9)
+    result = bill(54 * 24 * HOUR_S, of_several(one, 2048))
+    assert result.interruptions == pytest.approx(419, rel=0.15)  # 419 in 54 days of the calendar
+    assert 1.0 < result.machine_s / (54 * 24 * HOUR_S) < 1.15
+
+
+def test_spot_takes_no_less_time_than_on_demand():
+    rng = random.Random(0)
+    for _ in range(200):
+        provider, count = rng.choice(["aws", "gcp", "vast", "nebius"]), rng.choice([1, 2, 8])
+        machines, parameters = rng.choice([1, 4, 64]), 10 ** rng.randint(6, 11)
+        work_s, rate = math.exp(rng.uniform(3, 15)), rng.choice([None, 0.0, 0.3, 5.0])
+        both = [
+            bill(work_s, of_several(rental(each, parameters=parameters, interruptions_per_day=rate)[0], machines))
+            for each in (Offer(provider, "m", "r", "t4", count, terms, 1.0) for terms in ("on-demand", "spot"))
+        ]
+        assert both[1].machine_s >= both[0].machine_s * (1 - 1e-9)
+        assert both[0].machine_s >= work_s

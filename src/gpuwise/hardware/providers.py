@@ -20,10 +20,18 @@ class Provider:
     Attributes:
         id: as in the offers' files.
         price_kinds: kinds of the prices that are not simply published, by terms; see gpuwise.hardware.prices.PRICE_KINDS.
+        interruptions_per_day: expected interruptions of one spot machine; None where no rate is known.
+        day_limited: whether spot machines live at most 24 hours.
+        minimum_billing_s: shortest time that is billed; a minute is that of AWS, Google and Azure, which bill by the second.
+        billing_step_s: billed time is rounded up to a multiple of this.
     """
 
     id: str
     price_kinds: Mapping[str, str] = field(default_factory=dict, hash=False)
+    interruptions_per_day: float | None = None
+    day_limited: bool = False
+    minimum_billing_s: float = 60.0
+    billing_step_s: float = 1.0
     source: Source = UNSTATED
 
 

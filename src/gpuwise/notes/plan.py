@@ -72,12 +72,22 @@ def price_caveat(*, caveat: str) -> str:
 
 
 @kind_of_note(flag="--interruptions")
-def spot_interruptions(*, interruptions: float, checkpoint_interval_s: float, doubled_s: float, doubled_usd: float) -> str:
-    """What interruptions of a spot machine do, and what twice as many would."""
+def spot_interruptions(
+    *,
+    interruptions: float,
+    checkpoint_interval_s: float,
+    doubled_s: float,
+    doubled_usd: float,
+    halved_s: float,
+    halved_usd: float,
+    other_interval_share: float,
+) -> str:
+    """What interruptions of a spot machine do, and what twice and half as many would, or another time between checkpoints."""
     return (
         f"spot: {interruptions:.2g} interruptions expected, a checkpoint every "
         f"{format_duration(checkpoint_interval_s)}; with twice as many interruptions "
-        f"{format_duration(doubled_s)} and {format_usd(doubled_usd)}"
+        f"{format_duration(doubled_s)} and {format_usd(doubled_usd)}, with half {format_duration(halved_s)} and "
+        f"{format_usd(halved_usd)}; saving twice or half as often adds up to {100 * other_interval_share:.1f} %"
     )
 
 

@@ -31,6 +31,24 @@ def assumed_interruptions(*, interruptions_per_day: float) -> str:
     return f"assumed {times} a day of spot machines; --interruptions changes it"
 
 
+@kind_of_note(flag="--interruptions")
+def assumed_day_limit(*, interruptions_per_day: float) -> str:
+    """How often a spot machine is taken away that lives at most 24 hours."""
+    return (
+        f"assumed spot machines that live at most 24 h, {interruptions_per_day:.2g} interruptions a day, as measured on "
+        "Google's preemptible machines; --interruptions changes it"
+    )
+
+
+@kind_of_note()
+def assumed_failures(*, failures_per_device_year: float) -> str:
+    """How often a rented device fails."""
+    return (
+        f"assumed that a device fails every {1 / failures_per_device_year:.1f} years, as in the training of Llama 3 405B, and "
+        "training goes on from a checkpoint"
+    )
+
+
 @kind_of_note()
 def assumed_checkpoints(*, saved_bytes: int, bytes_per_s: float, restart_s: float) -> str:
     """What a checkpoint and a restart on another spot machine take."""

@@ -12,10 +12,11 @@ from gpuwise.notes import Note
 from gpuwise.notes import plan as notes
 from gpuwise.notes.plan import times
 from gpuwise.notes.price import if_the_price_holds
-from gpuwise.plan.buying.candidates import Candidate, doubled_interruptions
+from gpuwise.plan.buying.candidates import Candidate
 from gpuwise.plan.economics.bill import Outcome
 from gpuwise.plan.economics.bill import bill as bill_of
 from gpuwise.plan.economics.likely_price import LikelyPrice
+from gpuwise.plan.economics.rented import several_times
 from gpuwise.plan.pricing.step import HEADROOM
 from gpuwise.plan.request import Request
 from gpuwise.plan.selection import may_miss, money_times_time
@@ -90,13 +91,19 @@ def offer_reasons(
     if price_kind(offer) != "from":  # its note says the same
         reasons += [notes.price_caveat(caveat=caveat) for caveat in offer.caveats.values()]
     if offer.terms == "spot" and bill.checkpoint_interval_s:
-        twice = bill_of(work_s, doubled_interruptions(candidate.terms))
+        twice, half = (bill_of(work_s, several_times(candidate.terms, factor)) for factor in (2.0, 0.5))
+        other_s = [
+            bill_of(work_s, candidate.terms, interval_s=factor * bill.checkpoint_interval_s).machine_s for factor in (0.5, 2.0)
+        ]
         reasons.append(
             notes.spot_interruptions(
                 interruptions=bill.interruptions,
                 checkpoint_interval_s=bill.checkpoint_interval_s,
                 doubled_s=twice.calendar_s,
                 doubled_usd=twice.usd,
+                halved_s=half.calendar_s,
+                halved_usd=half.usd,
+                other_interval_share=max(other_s) / bill.machine_s - 1,
             )
         )
     several_sessions = offer.terms == "free" and bill.checkpoint_interval_s is not None

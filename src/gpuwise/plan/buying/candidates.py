@@ -199,8 +199,3 @@ def _owned_cluster(request: Request, spec: DeviceSpec) -> Candidate:
     assumed = (*spec.assumed, run_notes.started_on_each_machine(machines=cluster.machines, ranks=cluster.devices_per_machine))
     owned_ones = _owned(request, machine, provider="own", assumed=assumed, machines=cluster.machines)
     return replace(owned_ones, cluster=cluster)
-
-
-def doubled_interruptions(terms: Terms) -> Terms:
-    """The same spot terms with twice as many interruptions, to show how much depends on that guess."""
-    return replace(terms, interruptions_per_day=2 * terms.interruptions_per_day)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
+from gpuwise.hardware.providers import provider
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note
 from gpuwise.notes import run as notes
 from gpuwise.plan.economics import spot
+from gpuwise.plan.economics.interruptions import DAY_S, InterruptionColumns
 from gpuwise.plan.economics.terms import HOUR_S, SETUP_S, WEEK_S, Terms
 
-HOURLY_BILLING = ("paperspace",)  # billed by the started hour
+# Interruptions a day of one machine that lives at most 24 hours.
+_DAY_LIMITED_PER_DAY = DAY_S / float(InterruptionColumns(*np.array([[0.0], [1.0], [0.0], [0.0]])).mean_s[0])
 
 
 def rental(offer: Offer, *, parameters: int, interruptions_per_day: float | None = None) -> tuple[Terms, list[Note]]:
@@ -23,16 +28,28 @@ def rental(offer: Offer, *, parameters: int, interruptions_per_day: float | None
     assumed = [notes.assumed_setup(setup_s=SETUP_S)]
     saved = spot.checkpoint_bytes(parameters)
     rate = spot.write_rate_bytes_per_s(offer.network_bytes_per_s)
-    terms = Terms(offer.terms, offer.usd_per_hour, save_s=saved / rate, restart_s=spot.RESTART_S + saved / rate)
-    if offer.provider in HOURLY_BILLING:
-        terms = replace(terms, minimum_s=HOUR_S, billing_step_s=HOUR_S)
+    where = provider(offer.provider)
+    terms = Terms(
+        offer.terms,
+        offer.usd_per_hour,
+        minimum_s=where.minimum_billing_s,
+        billing_step_s=where.billing_step_s,
+        interruptions_per_day=spot.FAILURES_PER_DEVICE_DAY * max(1.0, offer.devices),
+        save_s=saved / rate,
+        restart_s=spot.RESTART_S + saved / rate,
+    )
     if offer.terms == "spot":
         per_day = interruptions_per_day
-        if per_day is None:
-            per_day = spot.INTERRUPTIONS_PER_DAY.get(offer.provider, spot.DEFAULT_INTERRUPTIONS_PER_DAY)
+        if per_day is None and where.day_limited:
+            terms = replace(terms, day_machines=1.0)
+            assumed.append(notes.assumed_day_limit(interruptions_per_day=_DAY_LIMITED_PER_DAY))
+        elif per_day is None:
+            per_day = where.interruptions_per_day or spot.DEFAULT_INTERRUPTIONS_PER_DAY
             assumed.append(notes.assumed_interruptions(interruptions_per_day=per_day))
         assumed.append(notes.assumed_checkpoints(saved_bytes=saved, bytes_per_s=rate, restart_s=spot.RESTART_S))
-        terms = replace(terms, interruptions_per_day=per_day)
+        terms = replace(terms, interruptions_per_day=terms.interruptions_per_day + (per_day or 0.0))
+    elif offer.terms != "free":
+        assumed.append(notes.assumed_failures(failures_per_device_year=365 * spot.FAILURES_PER_DEVICE_DAY))
     if offer.terms == "free":
         session_s = (offer.max_session_hours or 12.0) * HOUR_S
         if offer.max_session_hours is None:
@@ -42,3 +59,19 @@ def rental(offer: Offer, *, parameters: int, interruptions_per_day: float | None
             assumed.append(notes.assumed_free_quota())
         terms = replace(terms, session_s=session_s, week_s=min(week_s, WEEK_S))
     return terms, assumed
+
+
+def of_several(terms: Terms, machines: int) -> Terms:
+    """The terms of several machines at once: all are paid, the job waits for each that is interrupted, and each saves its part
+    of a checkpoint."""
+    return replace(
+        several_times(terms, machines),
+        usd_per_hour=machines * terms.usd_per_hour,
+        save_s=terms.save_s / machines,
+        restart_s=terms.restart_s - terms.save_s + terms.save_s / machines,
+    )
+
+
+def several_times(terms: Terms, factor: float) -> Terms:
+    """The same terms with this many times the interruptions."""
+    return replace(terms, interruptions_per_day=factor * terms.interruptions_per_day, day_machines=factor * terms.day_machines)
