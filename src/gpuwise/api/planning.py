@@ -32,6 +32,7 @@ def plan(
     *,
     on: str | Sequence[str] | None = None,
     own: str | Sequence[str] = (),
+    why: str | Sequence[str] | None = None,
     limit: int | None = 12,
     **settings: Unpack[PlanSettings],
 ) -> PlanResult:
@@ -41,6 +42,7 @@ def plan(
         job: as for `forecast`.
         on: the devices to consider, in a list or separated by commas. None considers all.
         own: the user's own machines, ["rtx-4090:2", "h100-sxm:8x4"].
+        why: plans to explain beside the first: ranks of the table ("2") or devices ("h100-sxm:8"); () explains the first alone.
         limit: largest number of plans, None for all.
         settings: optional keywords, see gpuwise.plan_settings.PlanSettings. Among them:
             samples, epochs, tokens: length of the run, one of them (50_000 or "50k"), or samples an epoch together with epochs.
@@ -80,6 +82,7 @@ def plan(
         here=here,
         samples_per_epoch=source.samples_per_epoch,
         job_argument=source.argument,
+        why=None if why is None else tuple(device_names(why) if isinstance(why, str) else why),
     )
     price = None
     if here is not None and here.chip.kind == "cpu" and names_this_cpu(on):

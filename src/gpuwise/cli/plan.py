@@ -25,6 +25,7 @@ _SHOWN_FIRST = [name for group in (LimitSettings, NetworkSettings, OfferSettings
 @settings_options(OfferSettings)
 @settings_options(PlanSettings, without=_SHOWN_FIRST)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the best plan to this file (TOML).")
+@click.option("--why", multiple=True, metavar="PLAN", help="Explain the first plan and this: 2, h100-sxm:8. Repeatable.")
 @front_plot_option
 @json_option
 def command(
@@ -32,6 +33,7 @@ def command(
     on: str | None,
     own: tuple[str, ...],
     output: str | None,
+    why: tuple[str, ...],
     plot: str | None,
     as_json: bool,
     **settings: Unpack[PlanSettings],
@@ -48,7 +50,7 @@ def command(
     target = None if output is None else os.path.abspath(output)  # the job may change the working folder
     if plot is not None:
         plot = check_plot(plot, flag="--plot", as_json=as_json)
-    result = api.plan(job, on=on, own=own, **settings)
+    result = api.plan(job, on=on, own=own, why=why or None, **settings)
     if output is not None and target is not None:
         save_plan(result.best, target)
         click.echo(f"wrote {output}; run it with `gpuwise train {job_word(job)} --plan {shlex.quote(output)}`", err=True)

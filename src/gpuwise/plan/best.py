@@ -53,13 +53,18 @@ class BestStrategies:
         with_seq_len: Callable[[int], StepTraces] | None = None,
     ):
         self.pricer, self.request, self.batch = pricer, request, batch
-        self._with_seq_len = with_seq_len
+        self.with_seq_len = with_seq_len
         self._strategies = StrategySearch(pricer)
 
     @property
     def priced(self) -> int:
         """Number of forecasts made."""
         return self.pricer.priced
+
+    def changed(self, traces: StepTraces, request: Request, batch: BatchChoice) -> BestStrategies:
+        """What finds the best strategies of a changed job on the same catalog."""
+        pricer = StepPricer(traces, catalog=self.pricer.catalog, data=self.pricer.data)
+        return BestStrategies(pricer, request, batch, with_seq_len=self.with_seq_len)
 
     def best(self, by_key: Mapping[Key, Candidate]) -> dict[Key, Estimate | NoStrategy]:
         """The best strategy on each hardware, or the reason why there is none."""
@@ -78,7 +83,7 @@ class BestStrategies:
 
     def what_fits(self, by_key: Mapping[Key, Candidate], best: Best) -> tuple[Candidate, FittingChange] | None:
         """The candidate with the smallest shortfall of memory and the change that fits it; None if memory is not the reason."""
-        return nearest_fitting(self.pricer, self.request, by_key, best, self._with_seq_len)
+        return nearest_fitting(self.pricer, self.request, by_key, best, self.with_seq_len)
 
     def _best(self, item: Candidate) -> Estimate | NoStrategy:
         cluster, request, exact = item.cluster, self.request, self.batch.exact

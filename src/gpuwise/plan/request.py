@@ -56,6 +56,7 @@ class Request:
         stale: whether to also rank offers whose price is over a year old.
         xla: whether to rank plans that `gpuwise train` cannot run (PyTorch/XLA, vendors' plug-ins) by price.
         job_argument: the JOB argument as the user typed it; "" for a Job object.
+        why: plans to explain beside the first, as ranks or devices; None explains none.
         limit: largest number of plans; None for all.
 
     Raises InputError for senseless values.
@@ -89,6 +90,7 @@ class Request:
     stale: bool = False
     xla: bool = False
     job_argument: str = ""
+    why: tuple[str, ...] | None = None
     limit: int | None = 12
 
     def __post_init__(self) -> None:

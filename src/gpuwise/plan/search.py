@@ -21,6 +21,7 @@ from gpuwise.plan.request import Request
 from gpuwise.plan.searched import Searched
 from gpuwise.plan.space.global_batch import TrainedOn, assumed_global_batch
 from gpuwise.plan.types import PlanResult
+from gpuwise.plan.why.explain import explain
 from gpuwise.trace.header import Header
 
 
@@ -41,11 +42,19 @@ def plan(
     Raises the errors of `search` and `choose`.
     """
     searched = search(traces, request, offers, catalog, own=own, compiler=compiler, with_seq_len=with_seq_len)
+    return chosen_exactly(searched, request)
+
+
+def chosen_exactly(searched: Searched, request: Request) -> PlanResult:
+    """The plans of a search with exact forecasts of all that are shown, explained if the request says so. Raises the errors of
+    `choose` and `explain`."""
     result = choose(searched, request)
     while keys := searched.unsettled(result.plans):
         searched = searched.verified(keys)
         result = choose(searched, request)
-    return result
+    if request.why is None:
+        return result
+    return explain(searched, request, result, names=request.why, exactly=chosen_exactly)
 
 
 def search(

@@ -85,9 +85,19 @@ def plans_inside(options: Sequence[Option], request: Request, rejected: Rejectio
         reason, detail, distance = problem
         what = f"{option.count:g} × {option.device} at {option.offer.provider} ({option.offer.instance}, {option.offer.terms})"
         rejected.add(reason, what, detail, distance=distance, offer=option.offer)
-    tiers = [2 * (bool(option.train_obstacle) and not request.xla) + may_miss(option, request) for option in inside]
-    order = ranked(columns_of(inside), request.objective, tier=np.array(tiers, dtype=np.int64))
-    return [inside[row] for row in order.tolist()]
+    return ranked_options(inside, request)
+
+
+def ranked_options(options: Sequence[Option], request: Request) -> list[Option]:
+    """The options, best first, as `plans_inside` ranks them; those outside the limits follow the others."""
+    tiers = [
+        4 * (outside(option, request) is not None)
+        + 2 * (bool(option.train_obstacle) and not request.xla)
+        + may_miss(option, request)
+        for option in options
+    ]
+    order = ranked(columns_of(options), request.objective, tier=np.array(tiers, dtype=np.int64))
+    return [options[row] for row in order.tolist()]
 
 
 def may_miss(plan: TimeAndMoney, request: Request) -> bool:

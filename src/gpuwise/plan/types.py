@@ -13,6 +13,7 @@ from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.plan.break_even import BreakEven
 from gpuwise.plan.pareto import ParetoFront
 from gpuwise.plan.time_and_money import TimeAndMoney, describe
+from gpuwise.plan.why.types import PlanWhy
 from gpuwise.printed import Printed
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import HostSettings, Strategy
@@ -249,6 +250,7 @@ class PlanResult(Printed):
         at_hand: the user's own machines, ranked or not.
         best_at_usual_price: the best plan at a usual price, if the price of the first plan is an outlier; None if no such
             plan is inside budget and deadline.
+        why: why the first plan and those that the user names stand where they stand; empty if nobody asks.
         front: the Pareto front of time, money and energy; None in a result made by hand.
     """
 
@@ -260,6 +262,7 @@ class PlanResult(Printed):
     at_hand: tuple[OwnedMachine, ...] = ()
     best_at_usual_price: Plan | None = None
     front: ParetoFront | None = None
+    why: tuple[PlanWhy, ...] = ()
 
     @property
     def best(self) -> Plan:
@@ -282,6 +285,7 @@ class PlanResult(Printed):
             "considered": self.considered,
             "priced": self.priced,
             "pareto": [] if self.front is None else [point.to_dict() for point in self.front.points],
+            "why": [each.to_dict() for each in self.why],
             "at_hand": [machine.to_dict() for machine in self.at_hand],
             "best_at_usual_price": None if self.best_at_usual_price is None else self.best_at_usual_price.to_dict(),
         }

@@ -11,6 +11,7 @@ from gpuwise.plan.types import OwnedMachine, Plan, PlanResult, Rejection
 from gpuwise.report.break_even import break_even
 from gpuwise.report.parts import UNKNOWN, columns, heading, notes, offer_words, percent, span, strategy_words
 from gpuwise.report.picture import shortened
+from gpuwise.report.plan_why import why_parts
 from gpuwise.units import format_count, format_duration, format_usd
 
 _COLUMNS = ("", "device", "offer", "terms", "strategy", "time", "money", "90 % interval", "chance")
@@ -56,6 +57,8 @@ def plan_report(result: PlanResult) -> Group:
     parts += notes("bought", [text for machine in result.at_hand if (text := bought(machine))])
     parts += break_even(result.at_hand)
     parts += rejected(result.rejected, considered=result.considered)
+    for answer in result.why:
+        parts += why_parts(answer)
     parts += notes("assumed", [*result.assumptions, *best.assumptions])
     return Group(*parts)
 
