@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
 from gpuwise.step_settings import NetworkSettings, Setting, StepSettings, TrialSettings, WorkSettings
@@ -35,5 +36,19 @@ class OfferSettings(TypedDict, total=False):
     costs: Annotated[str | None, Setting("Purchase, power, lifetime, resale of your machines (TOML).", metavar="FILE")]
 
 
-class PlanSettings(StepSettings, WorkSettings, LimitSettings, OfferSettings, NetworkSettings, TrialSettings, total=False):
+class SearchSettings(TypedDict, total=False):
+    """What the search may try beyond what leaves the training as it is."""
+
+    allow: Annotated[
+        str | Sequence[str] | None,
+        Setting(
+            "Techniques that change what is trained: 8bit-optimizer, bf16, fp8, lora, qlora, batch; separated by commas.",
+            metavar="LIST",
+        ),
+    ]
+
+
+class PlanSettings(
+    StepSettings, WorkSettings, LimitSettings, OfferSettings, NetworkSettings, TrialSettings, SearchSettings, total=False
+):
     """What `plan` takes beside the devices."""

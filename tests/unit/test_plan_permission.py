@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+import gpuwise
 from gpuwise.api.devices import device_of
 from gpuwise.api.sources import source_of
 from gpuwise.cost.forecast import Forecast
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, NoPlanError
 from gpuwise.hardware import load_catalog
 from gpuwise.plan.pricing.step import StepPricer, has_headroom
 from gpuwise.plan.space import permission
@@ -35,9 +36,7 @@ def test_a_smaller_state_is_tried_only_where_it_is_allowed() -> None:
     assert isinstance(found, Forecast)
     assert has_headroom(found.memory)
     assert found.strategy.optimizer == "adamw-8bit"
-    assert [one.name for one in used(found.strategy, requested=Strategy(), precision=None, global_batch=8)] == [
-        "8bit-optimizer"
-    ]
+    assert list(used(found.strategy, requested=Strategy(), precision=None, global_batch=8)) == ["8bit-optimizer"]
 
 
 def test_more_permissions_never_give_a_slower_step() -> None:
@@ -46,7 +45,7 @@ def test_more_permissions_never_give_a_slower_step() -> None:
     for names in ((), ("bf16",), ("bf16", "batch"), ("bf16", "batch", "8bit-optimizer")):
         found = small.best(CARD, Constraints(16, allow=frozenset(names)))
         assert isinstance(found, Forecast)
-        assert {one.name for one in used(found.strategy, requested=Strategy(), precision=None, global_batch=16)} <= set(names)
+        assert set(used(found.strategy, requested=Strategy(), precision=None, global_batch=16)) <= set(names)
         assert slowest is None or sample_s(found) <= permission.WORTH * slowest
         slowest = sample_s(found)
 
@@ -66,7 +65,7 @@ def test_each_permission_changes_what_it_names() -> None:
             strategy = other.techniques.but(
                 precision=other.precision or "amp-bf16", micro_batch=1, accumulation=other.global_batch
             )
-            assert [one.name for one in used(strategy, requested=Strategy(), precision=None, global_batch=64)] == [name]
+            assert list(used(strategy, requested=Strategy(), precision=None, global_batch=64)) == [name]
 
 
 def test_what_the_user_names_stays() -> None:
@@ -84,6 +83,25 @@ def test_other_batches_stay_within_a_factor_of_four_and_divide() -> None:
         assert batches
         assert len(set(batches)) == len(batches)
         assert all(batch % (devices * (pinned or 1)) == 0 and 48 <= batch <= 768 and batch != 192 for batch in batches)
+
+
+def test_a_plan_names_what_it_changes() -> None:
+    result = gpuwise.plan("gpt2-xl", tokens="100M", on="rtx-4090:1", allow=["8bit-optimizer", "lora"])
+    assert result.best.strategy.optimizer == "adamw-8bit"
+    notes = [note for note in result.best.reason_notes if note.kind == "changes-training"]
+    assert [note.figures["permission"] for note in notes] == ["8bit-optimizer"]
+    # The preset has no recording with adapters, which is told, not passed over.
+    assert [note.figures["techniques"] for note in result.assumption_notes if note.kind == "allowed-but-not-tried"] == ["lora"]
+    plain = gpuwise.plan("gpt2-xl", tokens="100M", on="rtx-4090:2")
+    assert not any(note.kind == "changes-training" for plan in plain.plans for note in plan.reason_notes)
+
+
+def test_another_batch_is_named_and_may_divide_where_the_users_does_not() -> None:
+    with pytest.raises(NoPlanError):
+        gpuwise.plan("gpt2", tokens="1B", on="rtx-4090:4", global_batch=30)
+    best = gpuwise.plan("gpt2", tokens="1B", on="rtx-4090:4", global_batch=30, allow="batch").best
+    assert best.strategy.global_batch % 4 == 0
+    assert [note.figures["permission"] for note in best.reason_notes if note.kind == "changes-training"] == ["batch"]
 
 
 def test_names_are_checked() -> None:

@@ -60,6 +60,7 @@ def plan(
             purchase: price of each machine of your own, spread over its lifetime; None: owned already, not counted.
             costs: path of a TOML file on your own machines, see gpuwise.plan.economics.costs_file.
             network: between the user's own machines, as for `forecast`; None takes that of an offer.
+            allow: techniques that change what is trained and may be tried: ["8bit-optimizer", "lora"], or text with commas.
             micro_batch, accumulate, precision, recompute: pinned instead of searched; other techniques apply to every plan.
 
     Raises NoPlanError if nothing is inside budget and deadline, DoesNotFitError, and the errors of `forecast`.
@@ -125,6 +126,7 @@ def _request(
 ) -> Request:
     """The user's request with parsed quantities. Raises InputError, UnknownNameError or UnsupportedError."""
     from gpuwise.plan.request import Request
+    from gpuwise.plan.space.permission import parse_allowed
 
     techniques = strategy_of({**requested, "micro_batch": None, "accumulate": None})
     length = RunLength.of(requested, None)
@@ -150,6 +152,7 @@ def _request(
         usd_per_kwh=usd_per_kwh,
         costs=costs,
         techniques=techniques,
+        allow=parse_allowed(requested.get("allow"), named=requested),
         named=frozenset(requested),
         precision=requested.get("precision"),
         recompute=requested.get("recompute"),

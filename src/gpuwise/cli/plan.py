@@ -10,10 +10,12 @@ import click
 
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
 from gpuwise.cli.pictures import check_plot, front_plot_option, show_front
-from gpuwise.plan_settings import LimitSettings, OfferSettings, PlanSettings
+from gpuwise.plan_settings import LimitSettings, OfferSettings, PlanSettings, SearchSettings
 from gpuwise.step_settings import NetworkSettings, job_word, settings_of
 
-_SHOWN_FIRST = [name for group in (LimitSettings, NetworkSettings, OfferSettings) for name in settings_of(group)]
+_SHOWN_FIRST = [
+    name for group in (LimitSettings, NetworkSettings, OfferSettings, SearchSettings) for name in settings_of(group)
+]
 
 
 @click.command("plan", cls=JobCommand, short_help="Hardware and settings inside a budget.")
@@ -23,6 +25,7 @@ _SHOWN_FIRST = [name for group in (LimitSettings, NetworkSettings, OfferSettings
 @click.option("--own", multiple=True, metavar="DEVICE:N", help="Machines you have: rtx-4090:2, h100-sxm:8x4. Repeatable.")
 @settings_options(NetworkSettings)
 @settings_options(OfferSettings)
+@settings_options(SearchSettings)
 @settings_options(PlanSettings, without=_SHOWN_FIRST)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the best plan to this file (TOML).")
 @click.option("--why", multiple=True, metavar="PLAN", help="Explain the first plan and this: 2, h100-sxm:8. Repeatable.")

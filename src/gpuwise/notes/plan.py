@@ -41,6 +41,18 @@ def bound_by(*, share: float, limit: str, words: str) -> str:
     return f"{share:.0%} of a step is limited by {words}"
 
 
+@kind_of_note(flag="--allow")
+def changes_training(*, permission: str, words: str) -> str:
+    """A technique of the plan changes what is trained, which the user allows."""
+    return f"{words}: that changes what is trained, as --allow {permission} permits"
+
+
+@kind_of_note(flag="--allow")
+def allowed_but_not_tried(*, techniques: str, problem: str) -> str:
+    """Techniques that the user allows could not be forecast."""
+    return f"{techniques} not tried, though allowed: {problem}"
+
+
 @kind_of_note(flag="--precision")
 def pure_bf16() -> str:
     """The user wants a precision that changes what is trained."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.notes import rejections
+from gpuwise.notes import Note, rejections
 from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.fit.change import FittingChange
@@ -16,6 +16,7 @@ from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import Constraints, NoStrategy, no_batch
+from gpuwise.plan.space.permission import BATCH
 from gpuwise.plan.space.strategies import StrategySearch
 
 Best = Mapping[Key, Estimate | NoStrategy]
@@ -66,6 +67,10 @@ class BestStrategies:
         pricer = StepPricer(traces, catalog=self.pricer.catalog, data=self.pricer.data)
         return BestStrategies(pricer, request, batch, with_seq_len=self.with_seq_len)
 
+    def untried(self) -> tuple[Note, ...]:
+        """What the user allows and could not be tried."""
+        return self._strategies.untried()
+
     def best(self, by_key: Mapping[Key, Candidate]) -> dict[Key, Estimate | NoStrategy]:
         """The best strategy on each hardware, or the reason why there is none."""
         return {key: self._best(item) for key, item in by_key.items()}
@@ -86,7 +91,8 @@ class BestStrategies:
         return nearest_fitting(self.pricer, self.request, by_key, best, self.with_seq_len)
 
     def _best(self, item: Candidate) -> Estimate | NoStrategy:
-        cluster, request, exact = item.cluster, self.request, self.batch.exact
+        cluster, request = item.cluster, self.request
+        exact = self.batch.exact and BATCH not in request.allow
         micro_batch, accumulation = request.micro_batch, request.accumulation
         batch = legal.batch_for(
             self.batch.samples, devices=cluster.devices, micro_batch=micro_batch, accumulation=accumulation, exact=exact
@@ -94,7 +100,14 @@ class BestStrategies:
         if batch is None:
             return no_batch(cluster, self.batch.samples, micro_batch=micro_batch, accumulation=accumulation)
         constraints = Constraints(
-            batch, request.precision, request.recompute, micro_batch, accumulation, request.techniques, exact=exact
+            batch,
+            request.precision,
+            request.recompute,
+            micro_batch,
+            accumulation,
+            request.techniques,
+            exact=exact,
+            allow=request.allow,
         )
         try:
             best = self._strategies.best(cluster, constraints)

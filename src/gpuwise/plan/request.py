@@ -47,6 +47,7 @@ class Request:
         global_batch: samples in an optimizer step; None takes a default.
         precision, recompute, micro_batch, accumulation: pinned values; None is searched.
         techniques: the other fields of every strategy.
+        allow: techniques that change what is trained and may be tried, see gpuwise.plan.space.permission.
         named: names of the settings that the user set.
         loader_samples_per_s: samples a second from the data pipeline of a machine; None if it is never the limit.
         max_devices: larger offers are left out; a package that is sold as one, such as a chip of two cores, counts once.
@@ -81,6 +82,7 @@ class Request:
     micro_batch: int | None = None
     accumulation: int | None = None
     techniques: Strategy = field(default_factory=Strategy)
+    allow: frozenset[str] = frozenset()
     named: frozenset[str] = frozenset()
     loader_samples_per_s: float | None = None
     max_devices: int = 16

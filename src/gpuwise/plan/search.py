@@ -101,7 +101,7 @@ def search(
         best,
         strategies,
         None if batch.exact else batch.samples,
-        notes,
+        (*notes, *strategies.untried()),
         UsualPrices.of(catalog.offers, newest=catalog.newest),
         choices,
         [f"{row.chip_id or 'unknown chip'} at {row.provider} ({row.instance})" for row in unpriced],

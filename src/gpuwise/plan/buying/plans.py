@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.hardware.prices import share_of_median
+from gpuwise.notes import plan as plan_notes
 from gpuwise.notes import rejections
 from gpuwise.notes import run as run_notes
 from gpuwise.plan.buying.candidates import Candidate
@@ -21,6 +22,7 @@ from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
 from gpuwise.plan.searched import Searched
 from gpuwise.plan.space.constraints import NoStrategy
+from gpuwise.plan.space.permission import BATCH, used
 from gpuwise.plan.types import Plan
 from gpuwise.version import __version__
 
@@ -107,15 +109,27 @@ class PlanMaker:
         assumptions = [*item.assumptions, *forecast.assumption_notes]
         if item.rate is not None:
             assumptions.insert(0, power_note(item.rate, option.estimate))
-        if self.searched.assumed_batch not in (None, batch):
+        usual_batch = self.searched.assumed_batch or request.global_batch
+        changed = used(
+            forecast.strategy,
+            requested=request.techniques,
+            precision=request.precision,
+            global_batch=usual_batch if BATCH in request.allow else None,
+        )
+        if self.searched.assumed_batch not in (None, batch) and BATCH not in changed:
             why = f"so that it divides over {item.cluster.devices} devices"
             if header.own_step:
                 why = "the largest micro-batch that serves: the job's own step takes one"
             assumptions.append(run_notes.global_batch_here(samples=batch, why=why))
         reasons = [
+            *(plan_notes.changes_training(permission=name, words=words) for name, words in changed.items()),
             *price_reasons(option.price, outcome.usd, listed_usd=option.usd_at_listed_price),
             *offer_reasons(item, outcome, request, work_s=work_s, train_obstacle=obstacle),
-            *forecast_reasons(forecast, item, train_obstacle=obstacle),
+            *(
+                reason
+                for reason in forecast_reasons(forecast, item, train_obstacle=obstacle)
+                if (reason.kind, "bf16" in changed) != ("pure-bf16", True)
+            ),
             *(() if choice is None else choice.reasons),
         ]
         bill = outcome.bill

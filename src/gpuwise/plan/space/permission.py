@@ -110,12 +110,13 @@ def permitted_batches(constraints: Constraints, *, devices: int) -> Iterator[Con
             yield replace(constraints, global_batch=batch)
 
 
-def used(strategy: Strategy, *, requested: Strategy, precision: str | None, global_batch: int | None) -> list[Permission]:
-    """The permissions that a strategy uses.
+def used(strategy: Strategy, *, requested: Strategy, precision: str | None, global_batch: int | None) -> dict[str, str]:
+    """What a strategy changes of the training under permissions, in words by permission.
 
     Arguments:
         requested: techniques as the user set them.
-        precision, global_batch: as the user set them; None where the search chose them.
+        precision: as the user set it; None where it is searched.
+        global_batch: the one that would be trained without permission for another; None where there is no permission.
     """
     names = []
     if strategy.optimizer != requested.optimizer and strategy.optimizer in _IN_8_BITS.values():
@@ -124,6 +125,7 @@ def used(strategy: Strategy, *, requested: Strategy, precision: str | None, glob
         names.append(strategy.adapter)
     if strategy.precision in ("bf16", "fp8") and precision is None:
         names.append(strategy.precision)
+    words = {name: PERMISSIONS[name].words for name in names}
     if global_batch not in (None, strategy.global_batch):
-        names.append(BATCH)
-    return [PERMISSIONS[name] for name in names]
+        words[BATCH] = f"an optimizer step takes {strategy.global_batch:,} samples, not {global_batch:,}"
+    return words
