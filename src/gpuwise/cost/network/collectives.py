@@ -102,15 +102,22 @@ def collective_time(
 @lru_cache(maxsize=4096)
 def group_calls(operation: str, group: RankGroup, cluster: Cluster, parameters: Parameters) -> GroupCalls:
     """Raises UnsupportedError where the bandwidth of a needed link is unknown."""
-    link = cluster.inside
+    link, possible = cluster.inside, group_lines(operation, group, cluster, parameters)
     if link is not None and link.exchange_spread is not None and group.ranks <= cluster.devices_per_machine:
-        possible = (measured(operation, group.ranks, link),)
         return GroupCalls(possible, (measured_bus_bandwidth(link=link.name),), _unverified(link), False, link.exchange_spread)
     path = group_path(group, cluster, parameters.network)
     notes = tuple(_note(segment) for segment in path.segments)
     unverified = ", ".join(name for name in (_unverified(segment.link, segment.figures) for segment in path.segments) if name)
     spread = path.segments[-1].figures.spread  # of the network, where the group crosses it
-    return GroupCalls(lines(operation, path), notes, unverified, path.between is not None, spread)
+    return GroupCalls(possible, notes, unverified, path.between is not None, spread)
+
+
+def group_lines(operation: str, group: RankGroup, cluster: Cluster, parameters: Parameters) -> tuple[Line, ...]:
+    """The algorithms of group_calls alone, which searches ask for thousands of groups. Errors as there."""
+    link = cluster.inside
+    if link is not None and link.exchange_spread is not None and group.ranks <= cluster.devices_per_machine:
+        return (measured(operation, group.ranks, link),)
+    return lines(operation, group_path(group, cluster, parameters.network))
 
 
 def _note(segment: PathLink) -> Note:

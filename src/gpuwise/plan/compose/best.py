@@ -12,8 +12,9 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.compose.blocks import JobBlocks
 from gpuwise.plan.compose.job_arrays import JobArrays, limits_of
+from gpuwise.plan.compose.many_calls import Networks
 from gpuwise.plan.compose.pruned import PrunedSearch
-from gpuwise.plan.compose.row_time import ChipPrices
+from gpuwise.plan.compose.row_time import ChipPrices, RowTime
 from gpuwise.plan.compose.search import ComposedPoint
 from gpuwise.plan.compose.space_rows import Space, is_sharded
 from gpuwise.plan.space.layouts import Layouts, ModelLimits, layouts
@@ -61,20 +62,23 @@ def best_on(
     if not clusters:
         return []
     limits = limits_of(blocks, max(one.devices_per_machine for one in clusters))
-    spaces = {one.devices: layouts_of(one.devices, limits).under(blocks.techniques) for one in clusters}
+    spaces = {n: layouts_of(n, limits).under(blocks.techniques) for n in sorted({one.devices for one in clusters})}
     needed = {(tp, sharded) for one in spaces.values() for tp, sharded in zip(one.tp.tolist(), is_sharded(one), strict=True)}
     arrays = JobArrays(blocks, needed=sorted(needed), recomputes=recomputes)
     prices, problems = _prices(arrays, clusters)
+    networks = Networks(clusters, blocks.parameters)
+    problems = [one or other for one, other in zip(problems, networks.problems, strict=True)]
     result = [BestOnCluster((), None, problem) for problem in problems]
     for devices, of_devices in spaces.items():
         chosen = [n for n, one in enumerate(clusters) if one.devices == devices and not problems[n]]
         space = Space(arrays, of_devices, global_batch=global_batch)
         if not chosen or not len(space.works):
             continue
-        search = PrunedSearch(arrays, space, [clusters[n] for n in chosen], prices.of(chosen), keep=keep)
+        time = RowTime(arrays, space, [clusters[n] for n in chosen], prices.of(chosen), networks, networks.number[chosen])
+        search = PrunedSearch(arrays, space, [clusters[n] for n in chosen], time, keep=keep)
         for row, number in enumerate(chosen):
             points, least_bytes = search.points(row), search.least_bytes(row)
-            result[number] = BestOnCluster(points, least_bytes, search.problems[row], search.considered(row))
+            result[number] = BestOnCluster(points, least_bytes, considered=search.considered(row))
     return result
 
 

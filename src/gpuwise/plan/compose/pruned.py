@@ -16,7 +16,7 @@ from gpuwise.cost.memory.device import SEGMENT_BYTES, blas_workspace_bytes, outs
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.job_arrays import JobArrays
 from gpuwise.plan.compose.row_memory import RowMemory
-from gpuwise.plan.compose.row_time import ChipPrices, RowTime, StrategyRows
+from gpuwise.plan.compose.row_time import RowTime, StrategyRows
 from gpuwise.plan.compose.search import ComposedPoint
 from gpuwise.plan.compose.space_rows import Space, expanded
 from gpuwise.plan.pricing.step import HEADROOM
@@ -28,14 +28,13 @@ class PrunedSearch:
     """A search over the strategies of some clusters of equally many devices.
 
     Arguments:
-        prices: of the clusters' chips.
+        time: of the strategies on these clusters.
         keep: strategies wanted of each cluster.
     """
 
-    def __init__(self, arrays: JobArrays, space: Space, clusters: Sequence[Cluster], prices: ChipPrices, *, keep: int):
+    def __init__(self, arrays: JobArrays, space: Space, clusters: Sequence[Cluster], time: RowTime, *, keep: int):
         self._arrays, self._space, self._clusters, self._keep = arrays, space, clusters, keep
-        self._time, self._memory = RowTime(arrays, space, clusters, prices), RowMemory(arrays, space)
-        self.problems = self._time.problems
+        self._time, self._memory = time, RowMemory(arrays, space)
         figures, some = arrays.blocks.parameters, arrays.blocks.whole
         self._workspace = np.array([2.0 * blas_workspace_bytes(some, one.chip, figures) for one in clusters])
         self._outside = np.array([float(outside_bytes(one, figures)) for one in clusters])
@@ -62,7 +61,7 @@ class PrunedSearch:
 
     def least_bytes(self, cluster: int) -> float | None:
         """Memory that the strategy of a cluster needs that needs least; None where some fit, or where there is none."""
-        if self.problems[cluster] or (self._best[0].cluster == cluster).any():
+        if (self._best[0].cluster == cluster).any():
             return None
         key = self._clusters[cluster].devices_per_machine
         if key not in self._least_of_layouts:
@@ -100,8 +99,9 @@ class PrunedSearch:
         """The best rows, by cluster and the best first, with their seconds and bytes."""
         most_live = (self._limit - self._outside)[:, None]
         least_live = np.minimum.reduceat(self._least_live, self._start) + self._workspace[:, None]
-        bound = np.where(self._reaches & (least_live <= most_live), self._time.least_s(), np.inf)
-        bound[[bool(problem) for problem in self.problems]] = np.inf
+        cluster, work = np.nonzero(self._reaches & (least_live <= most_live))
+        bound = np.full((len(self._clusters), len(self._space.works)), np.inf)
+        bound[cluster, work] = self._time.least_s(cluster, work)
         order = np.argsort(bound, axis=1, kind="stable")
         in_order = np.take_along_axis(bound, order, 1)
         limit_s = np.full(len(self._clusters), np.inf)

@@ -23,7 +23,7 @@ class RowBuffers:
     Attributes:
         kind: "copies" keep gradients as one device does, or all the time; "shards" gather and reduce block by block; "stages"
             do so once a step.
-        gradients: bytes of a section's full gradients. Shape (ranks, rows, sections).
+        edge_gradients: bytes of the full gradients of what comes after the blocks.
         blocks: number of a rank's blocks.
         all_gradients, block_gradients: bytes of a rank's gradients, and of a block's, the mean of those of the rank.
         block_bytes, rest_bytes: parameters of a block, and of what is in none, as gathered.
@@ -36,7 +36,7 @@ class RowBuffers:
     """
 
     kind: str
-    gradients: np.ndarray
+    edge_gradients: np.ndarray
     blocks: np.ndarray
     all_gradients: np.ndarray
     block_gradients: np.ndarray
@@ -64,7 +64,7 @@ class RowBuffers:
         shard = np.where(layouts.shard[layout] == len(SHARDS), 0, layouts.shard[layout])
         return cls(
             kind=kind,
-            gradients=gradients,
+            edge_gradients=gradients[..., AFTER_BLOCKS],
             blocks=blocks,
             all_gradients=(weights * gradients).sum(axis=-1),
             block_gradients=(weights * gradients)[..., _BLOCKS].sum(axis=-1) / np.maximum(1.0, blocks),
@@ -78,25 +78,31 @@ class RowBuffers:
             several=several,
         )
 
-    def at(self, moment: MomentRow, turn: int, micro_step: int) -> tuple[np.ndarray, np.ndarray | float]:
-        """Bytes at a moment beside its own tensors, and how many of them move. turn: 0 in forward, 1 in backward."""
+    def at(
+        self, moment: MomentRow, gradients_after: np.ndarray, turn: int, micro_step: int
+    ) -> tuple[np.ndarray, np.ndarray | float]:
+        """Bytes at a moment beside its own tensors, and how many of them move.
+
+        Arguments:
+            gradients_after: of what runs behind it.
+            turn: 0 in forward, 1 in backward.
+        """
         backward, second = bool(turn), micro_step == 1
         if self.kind == "copies":
-            return self._kept_gradients(moment, backward=backward, second=second), 0.0
+            return self._kept_gradients(gradients_after, backward=backward, second=second), 0.0
         if self.kind == "stages":
-            kept = self._kept_gradients(moment, backward=backward, second=second)
+            kept = self._kept_gradients(gradients_after, backward=backward, second=second)
             whole = np.where(self.several, self.reduced, 1.0)
             return kept * whole + self._gathered_by_stage(moment, backward=backward, second=second), 0.0
         waiting = self._waiting_gradients(moment, backward=backward, second=second)
         gathered = self._gathered_by_block(moment, backward=backward, second=second)
         return gathered + self._reduced_gradients(moment, backward=backward, second=second) + waiting, waiting
 
-    def _kept_gradients(self, moment: MomentRow, *, backward: bool, second: bool) -> np.ndarray:
+    def _kept_gradients(self, gradients_after: np.ndarray, *, backward: bool, second: bool) -> np.ndarray:
         """Gradients that stay until the update: all, or in the first backward those of what is behind."""
         if second:
             return self.all_gradients
-        behind = (moment.after * self.gradients).sum(axis=-1) if backward else 0.0
-        return np.where(self.keeps_gradients, self.all_gradients, behind)
+        return np.where(self.keeps_gradients, self.all_gradients, gradients_after if backward else 0.0)
 
     def _gathered_by_stage(self, moment: MomentRow, *, backward: bool, second: bool) -> np.ndarray:
         """Whole parameters of a stage: gathered a block ahead, and in backward not freed before its end."""
@@ -130,8 +136,8 @@ class RowBuffers:
         first = second & ~((behind > 0) & backward)
         rest = self.all_gradients - self.blocks * block
         kept = np.where(self.several & ~self.postponed & first, rest * self.reduced, 0.0)
-        edge_after = moment.after[..., AFTER_BLOCKS] * self.gradients[..., AFTER_BLOCKS]
-        return arrived + edge_after * backward + reduction + kept
+        edge_after = moment.edge_after * self.edge_gradients if backward else 0.0
+        return arrived + edge_after + reduction + kept
 
     def _waiting_gradients(self, moment: MomentRow, *, backward: bool, second: bool) -> np.ndarray:
         """Sums of a micro-batch's gradients that wait for the next one; those of what is in no block until its end."""

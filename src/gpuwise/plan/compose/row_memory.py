@@ -54,30 +54,21 @@ class RowMemory:
     def _of_kind(
         self, kind: str, work: np.ndarray, layout: np.ndarray, at: Iterable[tuple[int, int, int]], *, ranks: int
     ) -> np.ndarray:
-        arrays, works = self._arrays, self._space.works
-        entry, column, pipe, accumulation = (one[work] for one in (works.entry, works.column, works.pipe, works.accumulation))
-        weights = self._space.weights[pipe].transpose(1, 0, 2)[:ranks]
-        lives = lives_of(weights, freed=kind == "shards")
-        buffers = RowBuffers.of(arrays, self._space, work, layout, kind=kind, weights=weights)
-        saved, kept = arrays.saved[lives, entry, column], arrays.kept[lives, entry, column]
-        whole = (weights * saved).sum(axis=-1)
-        flying = works.in_flight[:ranks, work]
-        later = np.maximum(1, np.minimum(flying, accumulation - 1))
-        own = np.ones_like(buffers.keeps_gradients) if kind == "shards" else ~buffers.keeps_gradients
-        best, of_best = np.full(whole.shape, -np.inf), np.zeros(whole.shape)
+        works = self._space.works
+        distinct, of_row = np.unique(work, return_inverse=True)
+        own_tensors = OwnTensors(self._arrays, self._space, self._moments, distinct, freed=kind == "shards", ranks=ranks)
+        weights = self._space.weights[works.pipe[work]].transpose(1, 0, 2)[:ranks]
+        buffers = RowBuffers.of(self._arrays, self._space, work, layout, kind=kind, weights=weights)
+        several, pipe = works.accumulation[work] > 1, works.pipe[work]
+        best, of_best = np.full((ranks, len(work)), -np.inf), np.zeros((ranks, len(work)))
         for micro_step, slot, turn in at:
-            moment = self._moments.at(slot, pipe, ranks=ranks)
-            own_too = own.astype(np.int64) if kind == "shards" or not micro_step else 0
-            of_peaks = arrays.peaks[lives, entry, column, moment.section, turn, micro_step]
-            before, after = moment.has_before, moment.has_after
-            index = np.arange(ranks)[:, None], np.arange(len(work)), before, after
-            plain, peak = of_peaks[*index, 0], of_peaks[*index, own_too]
-            activations = ((saved if turn else kept) * moment.before).sum(axis=-1)
-            activations = activations + whole * ((later if micro_step else flying) - 1)
-            added, added_moving = buffers.at(moment, turn, micro_step)
-            runs = accumulation > 1 if micro_step else np.ones(len(work), dtype=bool)
-            total = np.where(runs, activations + peak + added, 0.0)
-            moving = np.where(runs, activations + plain + added_moving, 0.0)
+            moment = self._moments.moments[slot].chosen(pipe, ranks=ranks)
+            plain, with_own, gradients_after = (part[:, of_row] for part in own_tensors.at(micro_step, slot, turn))
+            peak = np.where(buffers.keeps_gradients, plain, with_own)
+            added, added_moving = buffers.at(moment, gradients_after, turn, micro_step)
+            total, moving = peak + added, plain + added_moving
+            if micro_step:
+                total, moving = np.where(several, total, 0.0), np.where(several, moving, 0.0)
             of_best = np.where(total > best, moving, of_best)
             best = np.maximum(best, total)
         best = best + self._lasting_bytes(work, layout, weights)
@@ -101,3 +92,40 @@ class RowMemory:
             back = arrays.received_backward[WHOLE, entry, column] * (stages - after)
             result = result + (onward + back) * works.accumulation[work]
         return result
+
+
+class OwnTensors:
+    """Activations and temporaries of works at the moments of a step: of the work itself, whatever its layout.
+
+    Arguments:
+        work: of the Space.
+        freed: whether gradients leave at the end of a block's backward.
+        ranks: the first of those that differ.
+    """
+
+    def __init__(self, arrays: JobArrays, space: Space, moments: MomentRows, work: np.ndarray, *, freed: bool, ranks: int):
+        works, self._moments, self._freed, self._ranks = space.works, moments, freed, ranks
+        entry, column, self._pipe = works.entry[work], works.column[work], works.pipe[work]
+        weights = space.weights[self._pipe].transpose(1, 0, 2)[:ranks]
+        lives = lives_of(weights, freed=freed)
+        self._saved, self._kept, self._gradients = (
+            np.moveaxis(one, -1, 0)
+            for one in (arrays.saved[lives, entry, column], arrays.kept[lives, entry, column], arrays.gradients[lives, entry])
+        )
+        self._peaks, self._index = arrays.peaks, (lives, entry, column)
+        whole = (np.moveaxis(weights, -1, 0) * self._saved).sum(axis=0)
+        flying, accumulation = works.in_flight[:ranks, work], works.accumulation[work]
+        later = np.maximum(1, np.minimum(flying, accumulation - 1))
+        self._others = [whole * (flying - 1), whole * (later - 1)]
+
+    def at(self, micro_step: int, slot: int, turn: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Bytes without gradients, those with the gradients that the section makes, and gradients of what is behind.
+
+        Each has the shape (ranks, works).
+        """
+        moment = self._moments.moments[slot].chosen(self._pipe, ranks=self._ranks)
+        before, after = (part[slot][:, : self._ranks, self._pipe] for part in (self._moments.before, self._moments.after))
+        peaks = self._peaks[*self._index, moment.section, turn, micro_step, moment.has_before, moment.has_after]
+        activations = ((self._saved if turn else self._kept) * before).sum(axis=0) + self._others[micro_step]
+        own = 1 if self._freed or not micro_step else 0
+        return activations + peaks[..., 0], activations + peaks[..., own], (after * self._gradients).sum(axis=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from gpuwise.cost.rates import family
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.data_exchange import RankBytes, Sharing, data_collectives
-from gpuwise.plan.compose.exchange import RankGroups, exchange_time
+from gpuwise.plan.compose.exchange import RankGroups, exchange_time, fastest
 from gpuwise.plan.compose.job_arrays import JobArrays
 from gpuwise.plan.compose.many_calls import ManyCalls, Networks, copy_curves_s
 from gpuwise.plan.compose.parts import OPERATIONS
@@ -46,15 +46,23 @@ class RowTime:
     """Seconds of strategies on clusters of equally many devices.
 
     Arguments:
-        batch_s, update_s: of the clusters' chips, as JobArrays has them; shape (..., chips) behind their own axes.
-        chip: of each cluster.
+        prices: of the clusters' chips.
+        networks, number: the networks, and which of them each cluster has. They can be priced.
     """
 
-    def __init__(self, arrays: JobArrays, space: Space, clusters: Sequence[Cluster], prices: ChipPrices):
+    def __init__(
+        self,
+        arrays: JobArrays,
+        space: Space,
+        clusters: Sequence[Cluster],
+        prices: ChipPrices,
+        networks: Networks,
+        number: np.ndarray,
+    ):
         self._arrays, self._space, self._parameters = arrays, space, arrays.blocks.parameters
         works, self._chip = space.works, prices.chip
-        self._networks = Networks(clusters, self._parameters)
-        self.problems = self._networks.problems
+        self._networks, self._number = networks, number
+        self._distinct, self._network = np.unique(number, return_inverse=True)
         self._copies_s = copy_curves_s(clusters, self._parameters)
         self._overlap = np.array([0.0 if one.chip.kind == "cpu" else self._parameters.overlap_share for one in clusters])
         self._on_gpu = np.array([float(family(one.chip) == "gpu") for one in clusters])
@@ -67,6 +75,8 @@ class RowTime:
         each = launch_s[..., 0] + further[:, None] * launch_s[..., 1]
         self._launch_s = (self._weights * each).sum(axis=-1)  # (ranks, works)
         self._set_holdings(prices)
+        frames, frame = np.unique(works.first, return_inverse=True)
+        self._most_shards = np.maximum.reduceat(space.layouts.dp_shard, frames)[frame]
         self._tensor_s = self._tensor_exchange_s()
         self._send_s = self._sends_s()
 
@@ -92,78 +102,84 @@ class RowTime:
         times = np.stack([weights[..., BEFORE_BLOCKS], blocks, weights[..., AFTER_BLOCKS], blocks > 0], axis=-1)
         payload = np.einsum("rwe,weo->orw", times, self._arrays.payload_bytes[works.entry, works.column])
         calls = np.einsum("rwe,weo->orw", times, self._arrays.calls[works.entry])
-        number = np.unique(self._networks.number)
-        result = np.zeros((len(weights), number.max() + 1, len(works.tp)))
+        result = np.zeros((len(weights), len(self._distinct), len(works)))
         rows = np.flatnonzero(works.tp > 1)
         group = RankGroups("tp", works.tp[rows], np.ones_like(rows))
-        usable = [n for n in number.tolist() if not self.problems[int(np.flatnonzero(self._networks.number == n)[0])]]
-        for network in usable if len(rows) else ():
-            for operation, of_payload, of_calls in zip(OPERATIONS, payload[:, :, rows], calls[:, :, rows], strict=True):
-                if of_payload.any():
-                    each = np.maximum(1.0, of_calls)
-                    seconds = self._call_s(operation, network, group, of_payload / each)
-                    result[:, network, rows] += np.where(of_payload > 0, works.accumulation[rows] * each * seconds, 0.0)
+        for operation, of_payload, of_calls in zip(OPERATIONS, payload[:, :, rows], calls[:, :, rows], strict=True):
+            there = of_payload > 0
+            each = np.maximum(1.0, of_calls)
+            if there.any():
+                for row, seconds in enumerate(self._on_networks(operation, group, of_payload / each)):
+                    result[:, row, rows] += np.where(there, works.accumulation[rows] * each * seconds, 0.0)
         return result
 
     def _sends_s(self) -> np.ndarray:
-        """The stride of a pipeline's ranks is the size of all the rest. Shape (networks, works)."""
-        works = self._space.works
+        """Seconds of a send to the next stage, whose ranks are as far away as there are ranks of a stage.
+
+        Shape (networks, works).
+        """
+        works, layouts = self._space.works, self._space.layouts
         size = self._arrays.send_bytes[works.entry, works.column]
-        devices = int(works.tp[0] * works.pp[0]) * self._data_parallel(0)
-        group = RankGroups("pp", works.pp, devices // works.pp)
-        result = np.zeros((self._networks.number.max() + 1, len(works.tp)))
-        for network in range(len(result)):
-            if not self.problems[int(np.flatnonzero(self._networks.number == network)[0])]:
-                result[network] = self._call_s("send", network, group, size)
+        of_stage = works.tp * layouts.dp_replicate[works.first] * layouts.dp_shard[works.first]
+        result = np.zeros((len(self._distinct), len(works)))
+        rows = np.flatnonzero(works.pp > 1)
+        group = RankGroups("pp", works.pp[rows], of_stage[rows])
+        for row, seconds in enumerate(self._on_networks("send", group, size[rows]) if len(rows) else ()):
+            result[row, rows] = seconds
         return result
 
-    def _data_parallel(self, work: int) -> int:
-        layout = self._space.works.first[work]
-        return int(self._space.layouts.dp_replicate[layout] * self._space.layouts.dp_shard[layout])
+    def _on_networks(self, operation: str, group: RankGroups, payload_bytes: np.ndarray) -> Iterator[np.ndarray]:
+        """Seconds of calls on each of the networks."""
+        groups, of_row = np.unique(np.stack([group.ranks, group.stride]), axis=1, return_inverse=True)
+        lines = self._networks.lines(operation, self._distinct[:, None], RankGroups(group.axis, groups[0], groups[1]))
+        for row in range(len(self._distinct)):
+            latency_s, s_per_byte = lines[:, :, row, of_row.ravel()]
+            yield fastest(zip(latency_s, s_per_byte, strict=True), payload_bytes)[0]
 
-    def _call_s(self, operation: str, network: int, group: RankGroups, payload_bytes: np.ndarray) -> np.ndarray:
-        cluster = int(np.flatnonzero(self._networks.number == network)[0])
-        calls = ManyCalls(self._networks, self._copies_s, np.array([cluster]), np.zeros(1))
-        return calls.call_s(operation, group, payload_bytes)[0]
-
-    def least_s(self) -> np.ndarray:
-        """A lower bound of the time of a work in all its layouts on each cluster. Shape (clusters, works).
+    def least_s(self, cluster: np.ndarray, work: np.ndarray) -> np.ndarray:
+        """A lower bound of the time of works on clusters, in all their layouts. Shape (rows,), as both arguments.
 
         Without the exchange of gradients and parameters, and with the update of the least and of the most elements, whichever
         is shorter: a host that launches longer stretches the phases and hides exchanges along tp.
         """
-        works, layouts, chip = self._space.works, self._space.layouts, self._chip
-        most = np.maximum.reduceat(layouts.dp_shard, np.unique(works.first))[np.unique(works.first, return_inverse=True)[1]]
-        busy, tensor_s = (self._forward_s + self._backward_s)[:, chip], self._tensor_s[:, self._networks.number]
-        fixed_s, each_s = (part[chip][:, self._holding] for part in self._update_s)
-        fixed_launch_s, each_launch_s = self._update_launch_s[:, self._holding]
-        fewest = self._elements / most
-        least_update_s = fixed_s + np.minimum(each_s * fewest[:, None], each_s * self._elements[:, None])
-        most_update_s = fixed_s + np.maximum(each_s * fewest[:, None], each_s * self._elements[:, None])
-        launches = [
-            self._launch_s + fixed_launch_s + of(each_launch_s * fewest, each_launch_s * self._elements)
-            for of in (np.minimum, np.maximum)
-        ]
-        least_host_s, most_host_s = (self._on_gpu[:, None] * one[:, None] for one in launches)
-        of_rank_s = np.maximum(busy + least_update_s + tensor_s, least_host_s)
-        result = of_rank_s.max(axis=0)
-        rows = np.flatnonzero(works.pp > 1)
-        if len(rows):
-            busy, tensor_s = busy[:, :, rows], tensor_s[:, :, rows]
-            stretch = np.maximum(1.0, least_host_s[:, :, rows] / (busy + most_update_s[:, :, rows]))
-            hidden_s = np.maximum(0.0, most_host_s[:, :, rows] - busy - least_update_s[:, :, rows])
-            batches_s = stretch * busy + np.maximum(0.0, tensor_s - hidden_s)
-            longer = batches_s / busy / (works.accumulation * works.stages)[rows]
-            ends_s = pipeline_s(
-                works.stages[rows],
-                ranks=works.pp[rows],
-                micro_batches=works.accumulation[rows],
-                forward_s=longer * self._forward_s[:, chip][:, :, rows],
-                backward_s=longer * self._backward_s[:, chip][:, :, rows],
-                send_s=self._send_s[self._networks.number][:, rows],
-            )
-            result[:, rows] = np.maximum(result[:, rows], ends_s[0] + least_update_s[0][:, rows])
+        result, pipelined = np.zeros(len(work)), self._space.works.pp[work] > 1
+        for rows, ranks in ((np.flatnonzero(~pipelined), 1), (np.flatnonzero(pipelined), 3)):
+            if len(rows):
+                result[rows] = self._least_s(cluster[rows], work[rows], ranks=ranks)
         return result * _SAFE
+
+    def _least_s(self, cluster: np.ndarray, work: np.ndarray, *, ranks: int) -> np.ndarray:
+        works, chip, holding = self._space.works, self._chip[cluster], self._holding[work]
+        forward_s, backward_s = self._forward_s[:ranks, chip, work], self._backward_s[:ranks, chip, work]
+        busy_s, tensor_s = forward_s + backward_s, self._tensor_s[:ranks, self._network[cluster], work]
+        ends = self._elements[:ranks, work] / self._most_shards[work], self._elements[:ranks, work]
+        update_s, launch_s = (
+            [fixed + each * elements for elements in ends]
+            for fixed, each in (
+                (self._update_s[0][chip, holding], self._update_s[1][chip, holding]),
+                (self._update_launch_s[0][holding], self._update_launch_s[1][holding]),
+            )
+        )
+        least_update_s = np.minimum(*update_s)
+        least_host_s = self._on_gpu[cluster] * (self._launch_s[:ranks, work] + np.minimum(*launch_s))
+        whole_s = np.maximum(busy_s + least_update_s + tensor_s, least_host_s)
+        if ranks == 1:
+            return whole_s[0]
+        most_host_s = self._on_gpu[cluster] * (self._launch_s[:ranks, work] + np.maximum(*launch_s))
+        stretch = np.maximum(1.0, least_host_s / (busy_s + np.maximum(*update_s)))
+        hidden_s = np.maximum(0.0, most_host_s - busy_s - least_update_s)
+        batches_s = stretch * busy_s + np.maximum(0.0, tensor_s - hidden_s)
+        longer = batches_s / busy_s / (works.accumulation * works.stages)[work]
+        ends_s = pipeline_s(
+            works.stages[work],
+            ranks=works.pp[work],
+            micro_batches=works.accumulation[work],
+            forward_s=longer * forward_s,
+            backward_s=longer * backward_s,
+            send_s=self._send_s[self._network[cluster], work],
+        )
+        result: np.ndarray = np.maximum(whole_s.max(axis=0), ends_s[0] + least_update_s[0])
+        return result
 
     def step_s(self, rows: StrategyRows) -> np.ndarray:
         """Seconds of each step, without input."""
@@ -214,13 +230,13 @@ class RowTime:
         )
         exchange = exchange_time(
             collectives,
-            ManyCalls(self._networks, self._copies_s, cluster, self._overlap[cluster]),
+            ManyCalls(self._networks, self._number[cluster], self._copies_s, cluster, self._overlap[cluster]),
             forward_s=forward_s,
             backward_s=backward_s,
             micro_batches=accumulation,
             parameters=self._parameters,
         )
-        waited_s = self._tensor_s[:ranks, self._networks.number[cluster], work]
+        waited_s = self._tensor_s[:ranks, self._network[cluster], work]
         waited_s = waited_s - np.minimum(np.maximum(0.0, alone_s - busy_s), waited_s)
         of_rank_s = alone_s + exchange.exposed_s + waited_s
         if ranks == 1:
@@ -233,7 +249,7 @@ class RowTime:
             micro_batches=accumulation,
             forward_s=longer * forward_s,
             backward_s=longer * backward_s,
-            send_s=self._send_s[self._networks.number[cluster], work],
+            send_s=self._send_s[self._network[cluster], work],
         )
         whole_s: np.ndarray = np.maximum(ends_s + of_rank_s - batches_s, of_rank_s).max(axis=0)
         return whole_s

@@ -39,9 +39,7 @@ def tensor_parallel(trace: Trace, strategy: Strategy, *, by_heads: bool = False)
     """
     segments = segments_of(trace)
     layers = split_layers(trace, segments, strategy.mesh.tp, by_heads=by_heads)
-    rank = _Rank(trace, strategy, segments, layers)
-    rank.divide()
-    return rank.result(), traffic(trace, strategy, layers)
+    return _Rank(trace, strategy, segments, layers).result(), traffic(trace, strategy, layers)
 
 
 class _Rank:
@@ -59,9 +57,12 @@ class _Rank:
         if layers.head is not None:
             self._columns[layers.head.module] = LayerPair((layers.head,), layers.head, 0, not self._parallelism.loss_parallel)
         storages, length = trace.storages, len(trace.sequence)
-        self._born, self._dying = rows_by_position(storages.born, length), rows_by_position(storages.died, length)
+        self._born = trace.once("born at", lambda: rows_by_position(storages.born, length))
+        self._dying = trace.once("dying at", lambda: rows_by_position(storages.died, length))
+        both = self._parallelism.sequence_parallel, self._parallelism.loss_parallel
+        self._way, self._part = trace.once(("divided", layers, *both), self._divided)  # at any degree with these layers
 
-    def divide(self) -> None:
+    def _divided(self) -> tuple[np.ndarray, np.ndarray]:
         self._divide_parameters()
         sequence = self._trace.sequence
         for micro_step in (0, 1):
@@ -72,6 +73,7 @@ class _Rank:
             self._divide_backward(np.flatnonzero(of_batch & (sequence.phase == _BACKWARD)))
         if self._parallelism.sequence_parallel:
             self._divide_residuals()
+        return self._way, self._part
 
     def result(self) -> Trace:
         trace, storages = self._trace, self._trace.storages
