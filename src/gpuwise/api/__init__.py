@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gpuwise.lazy import lazily
 
 if TYPE_CHECKING:
+    from gpuwise.api.buying import buy
     from gpuwise.api.classical import classical_forecast
     from gpuwise.api.comparing import compare
     from gpuwise.api.fitting import fit
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __getattr__ = lazily(
     __name__,
     {
+        "buying": ("buy",),
         "classical": ("classical_forecast",),
         "comparing": ("compare",),
         "fitting": ("fit",),
@@ -41,6 +43,7 @@ __getattr__ = lazily(
 )
 __all__ = [
     "Trainer",
+    "buy",
     "chips",
     "classical_forecast",
     "compare",

@@ -26,13 +26,13 @@ def own_costs(requested: Mapping[str, object]) -> tuple[MachineCosts, float]:
     purchase_usd = None if purchase is None else parse_usd(str(purchase))
     if purchase_usd is not None and not 0 <= purchase_usd <= MOST_USD:
         raise InputError(f"a machine for {purchase} dollars is no sensible price: at most {MOST_USD:,.0f}.")
-    costs, in_file = costs_of(None if path is None else str(path), purchase_usd=purchase_usd, machine_of=_machine)
+    costs, in_file = costs_of(None if path is None else str(path), purchase_usd=purchase_usd, machine_of=machine_of)
     if isinstance(electricity, int | float):
         return costs, float(electricity)
     return costs, USD_PER_KWH if in_file is None else in_file
 
 
-def _machine(name: str) -> tuple[str, int]:
-    """(chip id, devices) of "rtx-4090:2"."""
+def machine_of(name: str) -> tuple[str, int]:
+    """(chip id, devices) of "rtx-4090:2". Raises UnknownNameError or InputError."""
     spec = parse_device(name, catalog=load_catalog())
     return spec.chip.id, spec.cluster.devices

@@ -58,6 +58,10 @@ def job_argument(function: Function) -> Function:
     return click.argument("job", metavar="JOB", shell_complete=complete_job)(function)
 
 
+def optional_job_argument(function: Function) -> Function:
+    return click.argument("job", metavar="JOB", required=False, shell_complete=complete_job)(function)
+
+
 def on_option(help: str, *, required: bool = True, metavar: str = "DEVICE") -> Decorator:
     return click.option("--on", required=required, metavar=metavar, help=help, shell_complete=complete_devices)
 

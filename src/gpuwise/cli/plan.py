@@ -8,7 +8,8 @@ from typing import Unpack
 
 import click
 
-from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
+from gpuwise.cli.buying import buy_option, checked_job, show_advice
+from gpuwise.cli.options import JobCommand, json_option, on_option, optional_job_argument, settings_options
 from gpuwise.cli.pictures import check_plot, front_plot_option, show_front
 from gpuwise.plan_settings import LimitSettings, OfferSettings, PlanSettings, SearchSettings
 from gpuwise.step_settings import NetworkSettings, job_word, settings_of
@@ -19,7 +20,8 @@ _SHOWN_FIRST = [
 
 
 @click.command("plan", cls=JobCommand, short_help="Hardware and settings inside a budget.")
-@job_argument
+@optional_job_argument
+@buy_option
 @settings_options(LimitSettings)
 @on_option("Only these devices, separated by commas.", required=False, metavar="A,B")
 @click.option("--own", multiple=True, metavar="DEVICE:N", help="Machines you have: rtx-4090:2, h100-sxm:8x4. Repeatable.")
@@ -32,7 +34,8 @@ _SHOWN_FIRST = [
 @front_plot_option
 @json_option
 def command(
-    job: str,
+    job: str | None,
+    buy: str | None,
     on: str | None,
     own: tuple[str, ...],
     output: str | None,
@@ -48,6 +51,9 @@ def command(
     from gpuwise.plan.file import save_plan
     from gpuwise.report.plan import plan_report
 
+    if buy is not None:
+        return show_advice(buy, as_json=as_json)
+    job = checked_job(job)
     if forecast_classical(job, on, {**settings, "own": own, "output": output}, as_json=as_json):
         return
     target = None if output is None else os.path.abspath(output)  # the job may change the working folder

@@ -95,3 +95,8 @@ def kept_a_year(kind: str) -> float:
     """The share of its price that a card (a chip's kind) or a "host" keeps over a year."""
     row = _rows("resale")["host" if kind == "host" else _KINDS.get(kind, "datacenter")]
     return float(cast(float, row["kept_a_year"]))
+
+
+def machines_to_compare() -> tuple[str, ...]:
+    """The machines that buying advice compares by default, "rtx-4090:2"."""
+    return tuple(cast(list[str], cast(object, _rows("machines")["names"])))

@@ -17,6 +17,7 @@ from gpuwise.plan.user_file import UserTable, read_user_file
 MOST_USD = 1e9
 MOST_USD_PER_KWH = 1000.0
 KEYS = ("purchase", "host_watts", "psu_efficiency", "pue", "hours_a_week", "lifetime_years", "resale")
+FILE_KEYS = (*KEYS, "electricity", "machine")
 
 
 class _Figures(TypedDict, total=False):
@@ -45,11 +46,16 @@ def costs_of(
     if path is None:
         return MachineCosts(usual), None
     file = read_user_file(path)
-    file.check_keys((*KEYS, "electricity", "machine"))
-    usual = _with(usual, file)
+    file.check_keys(FILE_KEYS)
+    costs, usd_per_kwh = costs_in(file, machine_of=machine_of)
     if purchase_usd is not None:  # the flag is stronger than the file
-        usual = replace(usual, purchase_usd=purchase_usd)
-    by_name = {}
+        costs = replace(costs, usual=replace(costs.usual, purchase_usd=purchase_usd))
+    return costs, usd_per_kwh
+
+
+def costs_in(file: UserTable, *, machine_of: Callable[[str], tuple[str, int]]) -> tuple[MachineCosts, float | None]:
+    """The costs in a file that may hold more, and its price of a kWh. Arguments and errors as for costs_of."""
+    usual, by_name = _with(OwnedCosts(), file), {}
     for name in file.names("machine"):
         table = file.table("machine", name)
         table.check_keys(KEYS)
