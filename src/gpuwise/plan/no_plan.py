@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note, rejections
 from gpuwise.plan.buying.candidates import Candidate, Key
-from gpuwise.plan.economics.terms import YEAR_S
+from gpuwise.plan.conflict import LimitConflict
 from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.fit.change import FitProblem, FittingChange
 from gpuwise.plan.fit.change_search import fitting_change
@@ -19,13 +18,11 @@ from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import NoStrategy
-from gpuwise.plan.time_and_money import TimeAndMoney, describe
+from gpuwise.plan.time_and_money import TimeAndMoney
 from gpuwise.plan.types import OwnedMachine, Plan, Rejection
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Mesh
-from gpuwise.units import format_duration, format_usd
 
-_CENTURY_H = 100 * YEAR_S / 3600  # longer deadlines are refused, so none is advised
 _NO_MEMORY = rejections.out_of_memory()
 
 
@@ -34,6 +31,7 @@ class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as
 
     Attributes:
         cheapest, fastest: the cheapest and the fastest plan outside the limits.
+        conflict: which limits exclude all plans, and the nearest plan on either side.
         rejected: rejected offers, counted by reason.
         at_hand: the user's own machines.
     """
@@ -50,13 +48,11 @@ class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as
     ):
         self.cheapest, self.fastest = cheapest, fastest
         self.rejected, self.at_hand = rejected, tuple(at_hand)
-        limits = [f"a budget of {format_usd(request.budget_usd)}"] if request.budget_usd is not None else []
-        limits += [f"a deadline of {format_duration(request.deadline_s)}" if request.deadline_s is not None else "a year"]
+        self.conflict = LimitConflict.of(request, outside)
         super().__init__(
-            f"nothing trains {self.cheapest.job} inside {' and '.join(limits)}. "
-            f"The cheapest is {describe(self.cheapest)}; the fastest is {describe(self.fastest)}."
+            f"nothing trains {self.cheapest.job} {self.conflict.sentences(request)}"
             f"{own_machines({machine.offer: machine.reason_note for machine in at_hand if machine.reason_note is not None})}",
-            [_way_inside(request, outside, self.fastest), "train on fewer samples, or add a machine with --own"],
+            [*self.conflict.ways_inside(), "train on fewer samples, or add a machine with --own"][:2],
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -64,6 +60,7 @@ class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as
             **super().to_dict(),
             "cheapest": self.cheapest.to_dict(),
             "fastest": self.fastest.to_dict(),
+            "conflict": self.conflict.to_dict(),
             "rejected": {reason: rejection.count for reason, rejection in self.rejected.items()},
             "rejection_notes": [rejection.to_dict() for rejection in self.rejected.values()],
             "at_hand": [machine.to_dict() for machine in self.at_hand],
@@ -75,32 +72,6 @@ def own_machines(reasons: Mapping[Offer, Note]) -> str:
     return "".join(
         f" Your {offer.devices:g} × {offer.chip_id}: {reason}." for offer, reason in reasons.items() if offer.provider == "own"
     )
-
-
-def _way_inside(request: Request, outside: Sequence[TimeAndMoney], fastest: TimeAndMoney) -> str:
-    """The smallest change of one limit that admits a plan, else of both limits."""
-    deadline_h = (request.deadline_s or YEAR_S) / 3600
-    budget = math.inf if request.budget_usd is None else request.budget_usd
-    if fastest.hours > _CENTURY_H:
-        return "check how much is trained: no machine of the catalog does that in a century"
-    in_time = [plan.usd.value for plan in outside if plan.hours <= deadline_h]
-    affordable = [plan.hours for plan in outside if plan.usd.value <= budget]
-    if in_time and math.isfinite(budget):
-        return f"raise the budget to {format_usd(_above(min(in_time)))}: --budget"
-    if affordable and min(affordable) <= _CENTURY_H:
-        return f"give it {format_duration(_above(min(affordable)) * 3600)}: --deadline"
-    return (
-        f"raise the budget to {format_usd(_above(fastest.usd.value))} and the deadline to "
-        f"{format_duration(_above(fastest.hours) * 3600)}"
-    )
-
-
-def _above(value: float) -> float:
-    """The value rounded up to two digits."""
-    if value <= 0 or not math.isfinite(value):
-        return value
-    step: float = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return math.ceil(value / step) * step
 
 
 def no_plan(job: str, request: Request, rejected: Rejections, fitting: tuple[Candidate, FittingChange] | None) -> GpuwiseError:
