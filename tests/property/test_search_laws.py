@@ -27,8 +27,10 @@ from gpuwise.plan.compose.verify import verified
 from gpuwise.plan.pricing.step import HEADROOM, StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.space.layouts import ModelLimits, accumulations, fills_pipeline, layouts
-from gpuwise.strategy import Mesh, Parallelism, Strategy
+from gpuwise.plan.space.neighbours import neighbours
+from gpuwise.strategy import Mesh, Parallelism, Strategy, check_techniques
 from gpuwise.strategy.parallelism import SHARDS
+from gpuwise.strategy.pipeline import SPLIT_SCHEDULES
 
 BATCH, MICRO_BATCHES = 16, (1, 2, 4)
 DEGREES, RECOMPUTES, SWITCH = (1, 2, 4), ("none", "full"), (False, True)
@@ -129,6 +131,52 @@ def test_the_search_finds_the_best_of_all_strategies(name: str) -> None:
         assert best.step_time_s.value <= 1.01 * min(fitting)
         chosen.add(best.strategy)
     assert len(chosen) > 1  # memory decides
+
+
+def test_the_search_and_its_neighbours_find_the_best_of_all_schedules() -> None:
+    """Machines of one device, joined by a slow network: pipelines, whose other schedules are not composed."""
+    name = "h100-sxm:1x4"
+    cluster, whole = cluster_of(name), list(forecasts(name))
+    for other in [
+        strategy for strategy in every_strategy(4) if strategy.mesh.pp > 1 and strategy.parallelism.stages_per_rank > 1
+    ]:
+        for schedule in SPLIT_SCHEDULES:
+            try:
+                parallelism = replace(other.parallelism, pipeline_schedule=schedule)
+                whole.append(pricer().forecast(other.but(parallelism=parallelism), cluster, replay=False))
+            except (InputError, UnsupportedError):
+                continue
+    finals = verified(searched(name, cluster).best, pricer(), cluster, replay=False)
+    best = min(whole, key=lambda forecast: forecast.step_time_s.value)
+    assert best.strategy.parallelism.pipeline_schedule in SPLIT_SCHEDULES
+    assert finals.best is not None
+    assert finals.best.step_time_s.value <= 1.01 * best.step_time_s.value
+    assert finals.best.step_time_s.value < finals.finalists[0].forecast.step_time_s.value
+    assert finals.best.strategy.global_batch == BATCH
+    assert finals.best.strategy.mesh.devices == 4
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        TECHNIQUES.but(mesh=Mesh(pp=4, dp_shard=2), accumulation=8),
+        TECHNIQUES.but(mesh=Mesh(tp=8, dp_shard=4), recompute="full", parallelism=Parallelism(sequence_parallel=True)),
+        TECHNIQUES.but(mesh=Mesh(dp_shard=8, ep=4), accumulation=2, recompute="full"),
+        TECHNIQUES.but(mesh=Mesh(pp=2, tp=2), accumulation=8, adapter="lora"),
+        TECHNIQUES,
+    ],
+    ids=lambda strategy: str(strategy.mesh),
+)
+def test_neighbours_are_legal_and_have_as_many_devices_and_samples(strategy: Strategy) -> None:
+    others = neighbours(strategy, experts=8)
+    assert bool(others) == (strategy.mesh.devices > 1)
+    assert strategy not in others
+    for other in others:
+        check_techniques(other)
+        assert other.mesh.devices == strategy.mesh.devices
+        assert other.global_batch == strategy.global_batch
+    if strategy.mesh.dp_shard > 1 and strategy.mesh.pp == strategy.mesh.tp == 1:
+        assert {2, 8} <= {other.mesh.ep for other in others}
 
 
 @settings(deadline=None, max_examples=15, derandomize=True)

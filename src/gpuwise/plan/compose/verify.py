@@ -10,6 +10,11 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.search import ComposedPoint
 from gpuwise.plan.pricing.step import StepPricer, has_headroom
 from gpuwise.plan.pricing.traces import NOT_TRACED
+from gpuwise.plan.space.neighbours import neighbours
+from gpuwise.trace.parallel.variant import EXPERT
+from gpuwise.trace.trace import Trace
+
+_MOST_STEPS = 4  # from neighbour to neighbour
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,18 @@ class Finals:
     Attributes:
         finalists: with their forecasts.
         dropped: points that do not fit after all, or cannot be traced, each with the reason.
+        faster: the forecast of a faster strategy, reached from the first finalist along axes that are not composed (see
+            gpuwise.plan.space.neighbours); None (default) without any.
     """
 
     finalists: tuple[Finalist, ...]
     dropped: tuple[tuple[ComposedPoint, str], ...]
+    faster: Forecast | None = None
+
+    @property
+    def best(self) -> Forecast | None:
+        """The fastest forecast; None where nothing fits."""
+        return self.faster or (self.finalists[0].forecast if self.finalists else None)
 
 
 def verified(points: Sequence[ComposedPoint], pricer: StepPricer, cluster: Cluster, *, replay: bool = True) -> Finals:
@@ -69,4 +82,38 @@ def verified(points: Sequence[ComposedPoint], pricer: StepPricer, cluster: Clust
         else:
             dropped.append((point, "does not fit: fragments of its memory are lost"))
     finalists.sort(key=lambda finalist: (finalist.forecast.step_time_s.value, finalist.rank))
-    return Finals(tuple(finalists), tuple(dropped))
+    faster = _faster(finalists[0].forecast, pricer, cluster, replay=replay) if finalists else None
+    return Finals(tuple(finalists), tuple(dropped), faster)
+
+
+def _faster(best: Forecast, pricer: StepPricer, cluster: Cluster, *, replay: bool) -> Forecast | None:
+    """The strategy that leads on from neighbour to faster neighbour, as long as there is one that fits; None without any."""
+    reached = None
+    for _ in range(_MOST_STEPS):
+        following = _fastest_neighbour(reached or best, pricer, cluster, replay=replay)
+        if following is None:
+            break
+        reached = following
+    return reached
+
+
+def _fastest_neighbour(best: Forecast, pricer: StepPricer, cluster: Cluster, *, replay: bool) -> Forecast | None:
+    """The fastest neighbour of a strategy that fits, if it is faster."""
+    counted = []
+    for strategy in neighbours(best.strategy, experts=experts_of(pricer.trace(best.strategy))):
+        try:
+            forecast = pricer.forecast(strategy, cluster, replay=False)
+        except NOT_TRACED:
+            continue
+        if forecast.step_time_s.value < best.step_time_s.value and has_headroom(forecast.memory):
+            counted.append(forecast)
+    for forecast in sorted(counted, key=lambda one: one.step_time_s.value):
+        whole = pricer.forecast(forecast.strategy, cluster) if replay else forecast
+        if has_headroom(whole.memory):
+            return whole
+    return None
+
+
+def experts_of(trace: Trace) -> int:
+    """Experts of each block of a model; 0 where it has none."""
+    return 1 + max((int(match[2]) for path in trace.modules if (match := EXPERT.match(path))), default=-1)
