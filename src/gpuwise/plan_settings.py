@@ -28,7 +28,13 @@ class OfferSettings(TypedDict, total=False):
 
     spot: Annotated[bool | None, Setting("Only spot prices, or none; both by default.", off_switch=True)]
     stale: Annotated[bool | None, Setting("Rank offers whose price is over a year older than the newest, too.")]
-    xla: Annotated[bool | None, Setting("Rank what `gpuwise train` cannot run (PyTorch/XLA, vendors' plug-ins) by price, too.")]
+    xla: Annotated[
+        bool | None,
+        Setting("Rank what `gpuwise train` cannot run (PyTorch/XLA, plug-ins) by price, or leave it out.", off_switch=True),
+    ]
+    where: Annotated[str | None, Setting('Only offers like "vendor=nvidia memory>=24GB".', metavar="FILTER")]
+    region: Annotated[str | None, Setting("Only offers of this region, e.g. us-east-1.", metavar="NAME")]
+    discounts: Annotated[str | None, Setting("Your discounts, a share by provider: aws = 0.25 (TOML).", metavar="FILE")]
     global_batch: Annotated[int | None, Setting("Samples an optimizer step, over all devices.")]
     interruptions: Annotated[float | None, Setting("Interruptions of a spot machine, a day.")]
     electricity: Annotated[float | None, Setting("Dollars a kWh, for your own machines.", metavar="USD")]

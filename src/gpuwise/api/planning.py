@@ -10,6 +10,7 @@ from gpuwise.api.cpu_settings import has_compiler, own_price
 from gpuwise.api.device_names import device_names, names_this_cpu, one_machine, owned_machines
 from gpuwise.api.devices import devices_of
 from gpuwise.api.fitting import at_other_lengths
+from gpuwise.api.offer_choice import offer_choice
 from gpuwise.api.own_costs import own_costs
 from gpuwise.api.sources import PresetSource, source_of
 from gpuwise.errors import InputError
@@ -53,7 +54,10 @@ def plan(
             spot: True for spot only, False for no spot, None (default) for both.
             stale: whether to also rank offers whose price is over a year older than the newest in the catalog.
             xla: whether to rank plans that `gpuwise train` cannot run (PyTorch/XLA, vendors' plug-ins) by price;
-                by default they follow those that it can run.
+                by default they follow those that it can run; False leaves them out.
+            where: a filter as of `chips` and `offers`, "vendor=nvidia memory>=24GB"; other offers are left out.
+            region: only offers of this region.
+            discounts: path of a TOML file with the share off a provider's prices, `aws = 0.25`.
             global_batch: samples in one optimizer step.
             interruptions: interruptions of a spot machine a day.
             electricity: dollars a kWh.
@@ -81,6 +85,7 @@ def plan(
         request,
         own_clusters=_owned_clusters(own, requested.get("network"), catalog),
         here=here,
+        offers=offer_choice(requested, catalog),
         samples_per_epoch=source.samples_per_epoch,
         job_argument=source.argument,
         why=None if why is None else tuple(device_names(why) if isinstance(why, str) else why),

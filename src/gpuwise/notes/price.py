@@ -41,3 +41,9 @@ def if_the_price_holds(*, listed_usd: float, high_usd: float) -> str:
     """What the run costs at the listed price, and at the high end of the likely one."""
     listed, high = format_usd(listed_usd), format_usd(high_usd)
     return f"the run costs {listed} if the listed price holds, and up to {high} if it does not"
+
+
+@kind_of_note(flag="--discounts")
+def discounted(*, share: float, provider: str) -> str:
+    """A discount that the user has at a provider."""
+    return f"{100 * share:g} % off the prices of {provider}, from the file of --discounts"

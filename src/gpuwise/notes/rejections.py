@@ -29,6 +29,24 @@ def not_spot() -> str:
     return "not spot"
 
 
+@kind_of_note(flag="--where")
+def not_where() -> str:
+    """The chip or the offer does not satisfy the user's filter."""
+    return "outside --where"
+
+
+@kind_of_note(flag="--region")
+def another_region(*, region: str) -> str:
+    """The offer is in another region, or names none, where the user wants one."""
+    return f"not in region {region}"
+
+
+@kind_of_note(flag="--xla")
+def train_cannot_run(*, obstacle: str) -> str:
+    """The chip needs what `gpuwise train` does not run, where the user leaves such chips out."""
+    return obstacle
+
+
 @kind_of_note()
 def too_many_devices(*, most: int) -> str:
     """More devices than a plan looks at."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gpuwise.errors import InputError
 from gpuwise.hardware.device import DeviceSpec
 from gpuwise.hardware.types import Machine
+from gpuwise.plan.buying.offer_choice import OfferChoice
 from gpuwise.plan.economics.length import RunLength
 from gpuwise.plan.economics.owned import USD_PER_KWH, MachineCosts
 from gpuwise.plan_settings import CONFIDENCE, OBJECTIVES
@@ -54,6 +55,7 @@ class Request:
         usd_per_kwh: electricity price for the user's own machines.
         costs: what else the user's own machines cost.
         interruptions_per_day: rate of a spot machine; None takes the provider's usual rate.
+        offers: which offers are considered, and at which discounts.
         stale: whether to also rank offers whose price is over a year old.
         xla: whether to rank plans that `gpuwise train` cannot run (PyTorch/XLA, vendors' plug-ins) by price.
         job_argument: the JOB argument as the user typed it; "" for a Job object.
@@ -89,6 +91,7 @@ class Request:
     usd_per_kwh: float = USD_PER_KWH
     costs: MachineCosts = field(default_factory=MachineCosts)
     interruptions_per_day: float | None = None
+    offers: OfferChoice = field(default_factory=OfferChoice)
     stale: bool = False
     xla: bool = False
     job_argument: str = ""

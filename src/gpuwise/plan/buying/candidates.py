@@ -121,7 +121,7 @@ def _reject(request: Request, offer: Offer, chip: Chip) -> Note | None:
         return rejections.too_many_devices(most=request.max_devices)
     if offer.devices > 1 and offer.devices != int(offer.devices):
         return rejections.fractional_devices()
-    return why_not(chip, mode="train")
+    return why_not(chip, mode="train") or request.offers.why_not(offer, chip)
 
 
 def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, parameters: int) -> Candidate:
@@ -135,8 +135,11 @@ def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, par
     if share < 1:
         assumed.append(run_notes.share_of_a_chip(share=share, chip=chip.id))
     terms, more = rental(offer, parameters=parameters, interruptions_per_day=request.interruptions_per_day)
+    share_paid, discount = request.offers.price_share(offer)
+    terms = replace(terms, usd_per_hour=share_paid * terms.usd_per_hour)
     link = link_inside(offer, count, catalog=catalog)
-    return Candidate(offer, chip, Cluster(part, count, inside=link, memory_bytes=capacity), terms, tuple(assumed + more))
+    cluster = Cluster(part, count, inside=link, memory_bytes=capacity)
+    return Candidate(offer, chip, cluster, terms, tuple(assumed + more + discount))
 
 
 def _owned(
