@@ -21,6 +21,8 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.job import Job
 from gpuwise.job.models.language import next_token_batch, token_loss
 from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.plan.compose.best import best_on
+from gpuwise.plan.compose.blocks import JobBlocks
 from gpuwise.plan.compose.search import ComposedSearch, search
 from gpuwise.plan.compose.table import BlockTable
 from gpuwise.plan.compose.verify import verified
@@ -121,10 +123,14 @@ def test_the_search_looks_at_every_legal_strategy(name: str) -> None:
 def test_the_search_finds_the_best_of_all_strategies(name: str) -> None:
     needs = sorted(forecast.memory.device_bytes for forecast in forecasts(name))
     chosen = set()
+    blocks = JobBlocks(traces(), TECHNIQUES, micro_batches=MICRO_BATCHES)
     for capacity in np.linspace(needs[0] * 1.02, needs[-1] * 1.05, 8) / HEADROOM:
         cluster = replace(cluster_of(name), memory_bytes=int(capacity))
-        finals = verified(searched(name, cluster).best, pricer(), cluster, replay=False)
-        best = finals.finalists[0].forecast
+        points = best_on(blocks, [cluster], global_batch=BATCH, recomputes=RECOMPUTES, keep=4)[0].points
+        every = searched(name, cluster).best
+        assert [point.step_s for point in points] == pytest.approx([point.step_s for point in every])
+        assert all(point.device_bytes <= HEADROOM * capacity for point in points)
+        best = verified(points, pricer(), cluster, replay=False).finalists[0].forecast
         assert best.memory.device_bytes <= HEADROOM * capacity
         # Composed memory may be 0.5 % off: what is that close to the limit is not compared.
         fitting = [f.step_time_s.value for f in forecasts(name) if f.memory.device_bytes <= 0.995 * HEADROOM * capacity]
