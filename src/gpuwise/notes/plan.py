@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gpuwise.notes.note import kind_of_note
 from gpuwise.units import format_bytes, format_duration, format_usd
 
@@ -145,7 +147,7 @@ def setup_longer_than_training(*, work_s: float) -> str:
 @kind_of_note(flag="--confidence")
 def may_miss(*, chance: float) -> str:
     """The chance to keep the deadline and the budget is below the requested confidence."""
-    return f"may miss: {100 * chance:.0f} % likely to keep the limits"
+    return f"may miss: {math.floor(100 * chance)} % likely to keep the limits"
 
 
 @kind_of_note()
@@ -169,7 +171,7 @@ def cheaper_but_may_miss(*, offers: int, usd: float, count: float, device: str, 
     """What costs less, and is less likely to keep the limits than requested."""
     return (
         f"{offers} offer{' costs' if offers == 1 else 's cost'} less, from {format_usd(usd)} on {count:g} × {device}, "
-        f"but may miss the limits ({100 * chance:.0f} % likely to keep them); --confidence 0 ranks them too"
+        f"but may miss the limits ({math.floor(100 * chance)} % likely to keep them); --confidence 0 ranks them too"
     )
 
 

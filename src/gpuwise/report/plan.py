@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
@@ -98,7 +99,12 @@ def may_rise(plans: Sequence[Plan]) -> list[str]:
 def may_miss(plans: Sequence[Plan]) -> list[str]:
     """The plans that are less likely to keep the limits than requested."""
     risky = [plan for plan in plans if _may_miss(plan)]
-    return [f"{plan.rank}: {percent(plan.chance)} likely to keep the limits" for plan in risky]
+    return [f"{plan.rank}: {_chance(plan)} likely to keep the limits" for plan in risky]
+
+
+def _chance(plan: Plan) -> str:
+    """Rounded down where it is not enough, so that 89.7 % is not shown as the 90 % that were requested."""
+    return percent(math.floor(100 * plan.chance) / 100 if _may_miss(plan) else plan.chance)
 
 
 def _may_miss(plan: Plan) -> bool:
@@ -170,7 +176,7 @@ def _row(plan: Plan, result: PlanResult) -> list[str]:
         format_duration(plan.hours * 3600),
         _money(plan.usd.value),
         _interval(plan),
-        percent(plan.chance),
+        _chance(plan),
     ]
 
 
