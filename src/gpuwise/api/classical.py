@@ -107,7 +107,7 @@ def _forecast(timed: TimedFits, *, deadline_s: float | None, others_share: float
     rows = [fit.samples for fit in timed.fits]
     growth = growth_of(rows, [max(fit.cpu_s, 1e-6) for fit in timed.fits]).scaled(1 / cores)
     largest = timed.fits[-1]
-    time_s, memory = growth.at(timed.samples), _memory(timed)
+    time_s, memory = growth.at(timed.samples), memory_of_full_fit(timed)
     if timed.measured:
         time_s = Interval(largest.seconds, largest.seconds, largest.seconds)
     capacity = None if here is None else here.host_memory_bytes
@@ -130,7 +130,7 @@ def _forecast(timed: TimedFits, *, deadline_s: float | None, others_share: float
     )
 
 
-def _memory(timed: TimedFits) -> Interval | None:
+def memory_of_full_fit(timed: TimedFits) -> Interval | None:
     """Peak resident memory of the full fit."""
     peaks = [(fit.samples, fit.peak_bytes) for fit in timed.fits if fit.peak_bytes]
     if len(peaks) < len(timed.fits):

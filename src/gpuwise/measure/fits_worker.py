@@ -30,7 +30,7 @@ FEWEST_ROWS = 100  # of the smallest size
 ALL_MAY_RAISE = 5_000  # rows up to which an estimator may raise for want of rows: clusters, folds, components
 # Where a size took hardly longer than the one before, the next has four times the rows.
 SLOW_GROWTH, MOST_TIMES = 0.5, 4
-AGAIN_S, MOST_FITS = 0.3, 5  # short fits are repeated
+AGAIN_SHARE, MOST_FITS = 0.005, 5  # short fits are repeated, up to this share of the limit a size
 WORTH_IT = 1.3  # times the rows of the last size: what a last one within the limit must have
 SEED = 0  # of the rows that are drawn
 
@@ -71,7 +71,7 @@ def _fit_all(child: WorkerConnection, job: str, samples: int | None, limit_s: fl
         child.send(begins=count)
         began_s = time.perf_counter()
         try:
-            used = _fitted(classical, rows.first(count), warm=not seconds)
+            used = _fitted(classical, rows.first(count), warm=not seconds, again_s=AGAIN_SHARE * limit_s)
         except MemoryError:
             child.send(out_of_memory=count)
             return
@@ -125,10 +125,15 @@ class FittedRows:
         return tuple(rows_at(table, indices) for table in self._tables)
 
 
-def _fitted(job: ClassicalJob, tables: tuple[Table, ...], *, warm: bool) -> list[Used]:
-    """Fits new estimators: once, or again while fits are short. warm: whether one before them is not counted."""
+def _fitted(job: ClassicalJob, tables: tuple[Table, ...], *, warm: bool, again_s: float) -> list[Used]:
+    """Fits new estimators.
+
+    Arguments:
+        warm: whether a first one is not counted.
+        again_s: seconds up to which fits are repeated.
+    """
     used: list[Used] = []
-    while warm or not used or (len(used) < MOST_FITS and sum(one.seconds for one in used) < AGAIN_S):
+    while warm or not used or (len(used) < MOST_FITS and sum(one.seconds for one in used) < again_s):
         once = metered(partial(job.new_estimator().fit, *tables))
         used += [] if warm else [once]
         warm = False

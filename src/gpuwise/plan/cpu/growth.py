@@ -40,8 +40,8 @@ LAWS: tuple[tuple[tuple[str, ...], float], ...] = (
     (("1", "n^2", "n^3"), 1.0),
     (("1", "n^3"), 1.0),
 )
-# Set on the estimators of DEVELOPED in benchmarks/classical_forecasts.py: the error of one size, how fast a size loses weight
-# with its distance from the largest, and what an e-fold beyond that adds, all of them of the logarithm.
+# Set on 35 runs of estimators on data that benchmarks/classical_forecasts.py does not report: the error of one size, how fast
+# a size loses weight with its distance from the largest, and what an e-fold beyond that adds, all of the logarithm.
 ERROR, FADING, DRIFT = 0.1, 0.4, 0.15
 # Peaks of resident memory repeat within a few pages.
 MEMORY_ERROR = 0.005
