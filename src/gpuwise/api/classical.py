@@ -19,7 +19,7 @@ from gpuwise.measure.fits import TimedFits, time_fits
 from gpuwise.notes import Note
 from gpuwise.notes import classical as notes
 from gpuwise.plan.cpu.full_fit import FullFit, judge
-from gpuwise.plan.cpu.growth import MEMORY_ERROR, growth_of
+from gpuwise.plan.cpu.growth import MEMORY, growth_of
 from gpuwise.results.fits import FitForecast
 from gpuwise.step_settings import flag_of, job_word
 from gpuwise.units import parse_count, parse_duration
@@ -138,7 +138,7 @@ def memory_of_full_fit(timed: TimedFits) -> Interval | None:
     if timed.measured:
         return Interval(*[float(peaks[-1][1])] * 3)
     rows, values = zip(*peaks, strict=True)
-    return growth_of(rows, values, error=MEMORY_ERROR).at(timed.samples)
+    return growth_of(rows, values, scatter=MEMORY).at(timed.samples)
 
 
 def _notes(timed: TimedFits, others_share: float) -> tuple[Note, ...]:

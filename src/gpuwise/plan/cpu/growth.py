@@ -40,12 +40,28 @@ LAWS: tuple[tuple[tuple[str, ...], float], ...] = (
     (("1", "n^2", "n^3"), 1.0),
     (("1", "n^3"), 1.0),
 )
-# Set on 35 runs of estimators on data that benchmarks/classical_forecasts.py does not report: the error of one size, how fast
-# a size loses weight with its distance from the largest, and what an e-fold beyond that adds, all of the logarithm.
-ERROR, FADING, DRIFT = 0.1, 0.4, 0.15
-# Peaks of resident memory repeat within a few pages.
-MEMORY_ERROR = 0.005
 Z90 = 1.645  # standard deviations of a 90 % interval
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """How far a figure is from a law, in standard deviations of its logarithm.
+
+    Attributes:
+        error: of one size.
+        fading: added for each e-fold between a size and the largest: small sizes say little of large ones.
+        drift: added for each e-fold beyond the largest.
+    """
+
+    error: float
+    fading: float
+    drift: float
+
+
+# Set on 35 runs of estimators on data that benchmarks/classical_forecasts.py does not report.
+TIME = Scatter(error=0.1, fading=0.4, drift=0.15)
+# Assumed: peaks of resident memory repeat within a few pages, and tables and models grow as they did before.
+MEMORY = Scatter(error=0.01, fading=0.05, drift=0.1)
 
 
 @dataclass(frozen=True)
@@ -54,19 +70,22 @@ class Growth:
 
     Attributes:
         largest: most rows that were measured.
+        reached: the figure there, below which it does not fall with more.
         weights: probability of each law.
         coefficients: of each law's terms.
-        error: standard error of one size, of the logarithm.
+        scatter: of the figure.
     """
 
     largest: float
+    reached: float
     weights: tuple[float, ...]
     coefficients: tuple[tuple[float, ...], ...]
-    error: float
+    scatter: Scatter
 
     def scaled(self, factor: float) -> Growth:
         """The growth of a multiple of the figure."""
-        return replace(self, coefficients=tuple(tuple(factor * a for a in own) for own in self.coefficients))
+        coefficients = tuple(tuple(factor * a for a in own) for own in self.coefficients)
+        return replace(self, reached=factor * self.reached, coefficients=coefficients)
 
     def at(self, samples: float) -> Interval:
         """The figure at a number of rows, with its 90 % interval."""
@@ -74,8 +93,10 @@ class Growth:
         middle = float(weights @ logs)
         apart = float(weights @ (logs - middle) ** 2)
         beyond = max(0.0, math.log(samples / self.largest))
-        spread = Z90 * math.sqrt(apart + self.error**2 + (DRIFT * beyond) ** 2)
-        return Interval(math.exp(middle), math.exp(middle - spread), math.exp(middle + spread))
+        spread = Z90 * math.sqrt(apart + self.scatter.error**2 + (self.scatter.drift * beyond) ** 2)
+        value, low = math.exp(middle), math.exp(middle - spread)
+        least = min(self.reached, value) if beyond else 0.0
+        return Interval(value, max(low, least), math.exp(middle + spread))
 
     def exponent_at(self, samples: float) -> float:
         """The local power of the growth: 1 in proportion to the rows, 2 with their square."""
@@ -97,20 +118,20 @@ class Growth:
         )
 
 
-def growth_of(samples: Sequence[float], values: Sequence[float], *, error: float = ERROR) -> Growth:
+def growth_of(samples: Sequence[float], values: Sequence[float], *, scatter: Scatter = TIME) -> Growth:
     """The growth through measured sizes.
 
     Arguments:
         samples: rows of each size, rising.
         values: the figure at each, above zero.
-        error: standard error of one size, of the logarithm.
+        scatter: of the figure.
 
     Raises ValueError for fewer than two sizes.
     """
     n, y = np.array(samples, float), np.array(values, float)
     if len(n) < 2 or (y <= 0).any():
         raise ValueError("a growth takes two sizes or more, and values above zero")
-    certainty = 1 / (error**2 + (FADING * np.log(n[-1] / n)) ** 2)
+    certainty = 1 / (scatter.error**2 + (scatter.fading * np.log(n[-1] / n)) ** 2)
     coefficients, scores = [], []
     for terms, prior in LAWS:
         own = _fitted(terms, n, y, certainty)
@@ -118,7 +139,7 @@ def growth_of(samples: Sequence[float], values: Sequence[float], *, error: float
         coefficients.append(own)
         scores.append(math.log(prior) - float(certainty @ misses**2) / 2)
     likely = np.exp(np.array(scores) - max(scores))
-    return Growth(float(n[-1]), tuple((likely / likely.sum()).tolist()), tuple(coefficients), error)
+    return Growth(float(n[-1]), float(y[-1]), tuple((likely / likely.sum()).tolist()), tuple(coefficients), scatter)
 
 
 def _fitted(terms: Sequence[str], n: Array, y: Array, certainty: Array) -> tuple[float, ...]:
