@@ -21,6 +21,7 @@ from gpuwise.hardware import load_catalog
 from gpuwise.notes import Note, sentences
 from gpuwise.notes.parallel import assumed_micro_batches
 from gpuwise.notes.step import assumed_micro_batch, of_a_step
+from gpuwise.plan.cpu.requests import requests_note
 from gpuwise.plan.economics.length import RunLength, with_whole_run
 from gpuwise.plan.fit.change import FittingChange
 from gpuwise.plan.pricing.data_parallel import copies_or_shards
@@ -101,6 +102,8 @@ def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> 
     if forecast.memory.fits is False:
         change = fitting_change_of(source, priced.device, forecast.strategy)
         forecast = replace(forecast, fits_with=change.to_dict() if isinstance(change, FittingChange) else None)
+    if forecast.strategy.mode == "infer" and _is_this_cpu(priced.device):
+        forecast = replace(forecast, assumption_notes=(*forecast.assumption_notes, requests_note(forecast)))
     if not length.named:
         return replace(forecast, assumption_notes=of_a_step(forecast.assumption_notes)), priced
     return with_whole_run(forecast, length, priced.trace.header), priced
@@ -122,7 +125,7 @@ def forecast_step(
     requested = named_settings(settings, ClusterSettings)
     mesh = mesh_of(requested)
     device = device_of(on, load_catalog(), mesh=mesh, network=requested.get("network"))
-    on_this_cpu = device.spec.machine is not None and device.target == "cpu"
+    on_this_cpu = _is_this_cpu(device)
     if on_this_cpu:
         source = source.with_own_kernels()
     named = requested.get("precision")
@@ -142,6 +145,10 @@ def forecast_step(
         )
 
     return next(in_each_precision(choices, priced, refusals=(PrecisionError,)))
+
+
+def _is_this_cpu(device: Device) -> bool:
+    return device.spec.machine is not None and device.target == "cpu"
 
 
 def _precisions(source: StepSource, device: Device, *, on_this_cpu: bool, mode: str) -> list[str]:
@@ -164,7 +171,7 @@ def _in_precision(
 ) -> Priced:
     """The forecast in one precision. refused: why the job does not run in the faster ones."""
     precision, micro_batch = requested.get("precision"), requested.get("micro_batch")
-    on_this_cpu = device.spec.machine is not None and device.target == "cpu"
+    on_this_cpu = _is_this_cpu(device)
     assumed = list(device.assumptions)
     if micro_batch is None:
         micro_batch = usual_micro_batch(source.tokens_per_sample)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwise.notes.note import kind_of_note
-from gpuwise.units import format_duration
+from gpuwise.units import counted, format_duration, format_usd
 
 
 @kind_of_note()
@@ -61,3 +61,69 @@ def compiling_pays_back_late(*, compile_s: float, after_steps: float, steps: flo
 def compiling_pays_back(*, compile_s: float, after_steps: float) -> str:
     """Compiling pays back within the run."""
     return f"compiled: compiling takes about {compile_s:.0f} s and pays back after {after_steps:,} steps"
+
+
+@kind_of_note()
+def cpu_alone(*, verdict: str, time_s: float, low_s: float, high_s: float, usd: float) -> str:
+    """Whether this machine's CPU is enough to train the job, where no GPU is considered. usd: of electricity."""
+    return f"{_VERDICTS.get(verdict, verdict)}: {_on_cpu(time_s, low_s, high_s, usd)}"
+
+
+@kind_of_note()
+def cpu_beside_a_gpu(
+    *,
+    verdict: str,
+    time_s: float,
+    low_s: float,
+    high_s: float,
+    usd: float,
+    gpu: str,
+    gpu_time_s: float,
+    saved_s: float,
+    gpu_usd: float,
+) -> str:
+    """Whether this machine's CPU is enough to train the job, beside the fastest single GPU. usd: of electricity."""
+    saves = f"saves {format_duration(saved_s)} for {format_usd(gpu_usd)}" if saved_s > 0 else "saves nothing"
+    return (
+        f"{_VERDICTS.get(verdict, verdict)}: {_on_cpu(time_s, low_s, high_s, usd)}; the fastest GPU, {gpu}, takes "
+        f"{format_duration(gpu_time_s)} with setting it up: it {saves}"
+    )
+
+
+@kind_of_note()
+def gpu_is_mostly_set_up(*, setup_s: float, work_s: float) -> str:
+    """A rented GPU is set up for longer than it works."""
+    return f"setting a rented machine up takes {format_duration(setup_s)}, its training {format_duration(work_s)}"
+
+
+@kind_of_note()
+def gpu_waits_for_launches(*, share: float) -> str:
+    """The job is too small to keep a GPU busy."""
+    return f"the job is small: {share:.0%} of a step on the GPU is launching kernels, which a faster one does not shorten"
+
+
+@kind_of_note(flag="--micro-batch")
+def requests_held(*, per_s: float, samples: int, loaded_per_s: float, load: float, waiting_s: float) -> str:
+    """What forward passes one after another answer. samples: of a request; waiting_s: mean at that load, M/D/1."""
+    return (
+        f"requests of {counted(samples, 'sample')}, one after another: up to {_rate(per_s)}; at {_rate(loaded_per_s)}, "
+        f"{load:.0%} of that, one waits {format_duration(waiting_s)} on average if they come at random; "
+        "--micro-batch changes it"
+    )
+
+
+# By the verdict of gpuwise.plan.cpu.enough.
+_VERDICTS = {
+    "enough": "your CPU is enough",
+    "uncertain": "your CPU may be enough",
+    "not-enough": "your CPU is not enough",
+}
+
+
+def _on_cpu(time_s: float, low_s: float, high_s: float, usd: float) -> str:
+    power = "under a cent" if usd < 0.01 else format_usd(usd)
+    return f"{format_duration(time_s)} ({format_duration(low_s)} to {format_duration(high_s)}) here for {power} of electricity"
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f} a second" if per_s >= 10 else f"{per_s:.2g} a second"

@@ -7,6 +7,7 @@ from gpuwise.notes import rejections
 from gpuwise.notes import run as run_notes
 from gpuwise.plan.buying.owned import owned_machines
 from gpuwise.plan.buying.plans import PlanMaker
+from gpuwise.plan.cpu.network_enough import enough_for_network
 from gpuwise.plan.front import front_of
 from gpuwise.plan.no_plan import NothingInside, no_plan
 from gpuwise.plan.option import Option
@@ -54,6 +55,7 @@ def choose(searched: Searched, request: Request) -> PlanResult:
         owned_machines(rejected.at_hand, options, ranked, searched.chips, rates=searched.rates),
         None if usual is None else plan_of.get(id(usual)) or maker.plan(usual),
         front_of(header.job, options, request, ranks={key: plan.rank for key, plan in plan_of.items()}),
+        cpu_enough=enough_for_network(options, request),
     )
 
 

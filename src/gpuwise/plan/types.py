@@ -11,6 +11,7 @@ from gpuwise.hardware.prices import is_outlier
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.plan.break_even import BreakEven
+from gpuwise.plan.cpu.enough import CpuEnough
 from gpuwise.plan.pareto import ParetoFront
 from gpuwise.plan.time_and_money import TimeAndMoney, describe
 from gpuwise.plan.why.types import PlanWhy
@@ -252,6 +253,7 @@ class PlanResult(Printed):
             plan is inside budget and deadline.
         why: why the first plan and those that the user names stand where they stand; empty if nobody asks.
         front: the Pareto front of time, money and energy; None in a result made by hand.
+        cpu_enough: whether this machine's CPU is enough; None where it is not considered, or cannot train the job.
     """
 
     plans: tuple[Plan, ...]
@@ -263,6 +265,7 @@ class PlanResult(Printed):
     best_at_usual_price: Plan | None = None
     front: ParetoFront | None = None
     why: tuple[PlanWhy, ...] = ()
+    cpu_enough: CpuEnough | None = None
 
     @property
     def best(self) -> Plan:
@@ -286,6 +289,7 @@ class PlanResult(Printed):
             "priced": self.priced,
             "pareto": [] if self.front is None else [point.to_dict() for point in self.front.points],
             "why": [each.to_dict() for each in self.why],
+            "cpu_enough": None if self.cpu_enough is None else self.cpu_enough.to_dict(),
             "at_hand": [machine.to_dict() for machine in self.at_hand],
             "best_at_usual_price": None if self.best_at_usual_price is None else self.best_at_usual_price.to_dict(),
         }

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from gpuwise.plan.types import OwnedMachine, Plan, PlanResult, Rejection
 from gpuwise.report.break_even import break_even
+from gpuwise.report.cpu_enough import cpu_enough
 from gpuwise.report.parts import UNKNOWN, columns, heading, notes, offer_words, percent, span, strategy_words
 from gpuwise.report.picture import shortened
 from gpuwise.report.plan_why import why_parts
@@ -36,6 +37,7 @@ def plan_report(result: PlanResult) -> Group:
             f"{result.priced:,} strategies priced.",
             style="bold",
         ),
+        *cpu_enough(result.cpu_enough),
         Text(""),
         columns(
             _COLUMNS,
