@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuwise.cost.forecast import Interval
 from gpuwise.plan.economics.bills import Bills, TermsColumns, bills
-from gpuwise.plan.economics.interruptions import Array, best_interval_s
+from gpuwise.plan.economics.interruptions import Array
 from gpuwise.plan.economics.terms import Z_90, Bill, Terms
 
 
@@ -48,9 +48,8 @@ def outcomes(works_s: Sequence[Interval], terms: Sequence[Terms], *, deadline_s:
     if not terms:
         return []
     columns = TermsColumns.of(terms)
-    interval_s = best_interval_s(columns.how)
     works = np.array([(each.value, each.low, each.high) for each in works_s]).T
-    expected, low, high = (bills(work_s, columns, interval_s=interval_s) for work_s in works)
+    expected, low, high = bills(works.reshape(-1), columns.repeated(3)).split(3)
     chance = _finish_probability(expected, low, high, columns, deadline_s)
     usd = np.stack([expected.usd, low.usd, high.usd], axis=1).tolist()
     calendar_s = np.stack([expected.calendar_s, low.calendar_s, high.calendar_s], axis=1).tolist()

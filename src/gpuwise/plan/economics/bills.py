@@ -6,7 +6,7 @@ Every constant that is a guess is named in the assumptions of the result, with t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -64,6 +64,11 @@ class TermsColumns:
             how=how,
         )
 
+    def repeated(self, times: int) -> TermsColumns:
+        """All rows, this many times one after the other."""
+        columns = {each.name: np.tile(getattr(self, each.name), times) for each in fields(self) if each.name != "how"}
+        return TermsColumns(**columns, how=self.how.repeated(times))
+
 
 @dataclass(frozen=True, eq=False)
 class Bills:
@@ -82,6 +87,11 @@ class Bills:
     usd: Array
     interval_s: Array
     interruptions: Array
+
+    def split(self, parts: int) -> list[Bills]:
+        """The bills of each of so many parts of equal length."""
+        columns = [np.split(getattr(self, each.name), parts) for each in fields(self)]
+        return [Bills(*part) for part in zip(*columns, strict=True)]
 
 
 def bills(work_s: Array, terms: TermsColumns, *, interval_s: Array | None = None) -> Bills:

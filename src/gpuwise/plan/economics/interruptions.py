@@ -57,9 +57,10 @@ class InterruptionColumns:
         """Some of the rows."""
         return InterruptionColumns(self.per_day[chosen], self.day_machines[chosen], self.save_s[chosen], self.restart_s[chosen])
 
-    def times(self, factor: float) -> InterruptionColumns:
-        """The same with this many times the hazard at every age."""
-        return InterruptionColumns(factor * self.per_day, factor * self.day_machines, self.save_s, self.restart_s)
+    def repeated(self, times: int) -> InterruptionColumns:
+        """All rows, this many times one after the other."""
+        columns = (self.per_day, self.day_machines, self.save_s, self.restart_s)
+        return InterruptionColumns(*(np.tile(column, times) for column in columns))
 
     @property
     def mean_s(self) -> Array:
@@ -75,8 +76,9 @@ class InterruptionColumns:
         return rows.reshape(-1), np.stack([_lived_table(*law) for law in laws.T.tolist()])
 
     def lived_s(self, limit_s: Array) -> Array:
-        """The mean of min(lifetime, limit_s), for machines of 24 hours."""
+        """The mean of min(lifetime, limit_s), for machines of 24 hours; limit_s has a row for each, and any axes."""
         row, tables = self._lived
+        row = row.reshape(-1, *(1,) * (limit_s.ndim - 1))
         minutes = np.minimum(limit_s, DAY_S) / _AGES_S[1]
         index = np.minimum(minutes.astype(int), len(_AGES_S) - 2)
         start = tables[row, index]
@@ -204,37 +206,53 @@ def _expected_of_day(work_s: Array, parts: Array, how: InterruptionColumns) -> A
     """Renewals by the number of parts that are left: with k left, a machine saves j < k of them and passes k - j on, or ends
     the run."""
     most = int(min(parts.max(), _EXACT_PARTS))
-    cycle = work_s / parts + how.save_s
-    ends = how.restart_s[:, None] + cycle[:, None] * np.arange(most + 1)  # of part j, with its save
-    ends[:, 0] = 0.0
-    alive = how.survival(ends)
-    left = np.full((len(parts), most + 1), np.inf)
-    left[:, 0] = 0.0
+    cycle = (work_s / parts + how.save_s)[:, None]
+    counts = np.arange(most + 1)
+    ends = cycle * counts  # of part j with its save, from the first part on
+    till = np.maximum(ends - how.save_s[:, None], 0.0)  # the end of a run of k parts
+    restart = how.restart_s[:, None]
+    first, again = (_Machines.of(how, ends + start, till + start) for start in (0.0, restart))
+    left = np.zeros((len(parts), most + 1))
     result = np.full(len(parts), np.inf)
-
-    def step(k: int, offset_s: Array) -> tuple[Array, Array, Array]:
-        """Mean time of a machine with k parts left, its chance to save none, and the mean time that its successors take.
-        offset_s: saved at the start, where no restart comes before."""
-        till_s = how.restart_s + k * cycle - how.save_s - offset_s
-        now = alive[:, :k] if not offset_s.any() else how.survival(np.maximum(ends[:, :k] - offset_s[:, None], 0.0))
-        last = how.survival(till_s)
-        lived = how.lived_s(till_s)
-        chances = now - np.concatenate([now[:, 1:], last[:, None]], axis=1)
-        with np.errstate(invalid="ignore"):
-            rest = np.where(chances[:, 1:] > 0, chances[:, 1:] * left[:, k - 1 : 0 : -1], 0.0).sum(axis=1)
-        return lived, chances[:, 0], rest
-
     with np.errstate(divide="ignore", invalid="ignore"):
         for k in range(1, most + 1):
-            lived, none, rest = step(k, np.zeros(len(parts)))
-            left[:, k] = np.where(none < 1, (lived + rest) / (1 - none), np.inf)
+            none, rest = again.step(k, left)
+            left[:, k] = np.where(none < 1, (again.lived_s[:, k] + rest) / (1 - none), np.inf)
             ending = parts == k
             if ending.any():
-                first_lived, first_none, first_rest = step(k, how.restart_s)
-                first = first_lived + first_rest + np.where(first_none > 0, first_none * left[:, k], 0.0)
-                result[ending] = first[ending]
+                none, rest = first.step(k, left)
+                whole = first.lived_s[:, k] + rest + np.where(none > 0, none * left[:, k], 0.0)
+                result[ending] = whole[ending]
         beyond = parts > most
         if beyond.any():
             rate = steady_factor(work_s / parts, how) * work_s / parts
             result[beyond] = (left[:, most] + (parts - most) * rate - how.restart_s)[beyond]
     return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Machines:
+    """What machines do, a row each, that begin with k parts left, a column each.
+
+    Attributes:
+        saved: the chance to live until part j is saved.
+        ended: the chance to end a run of k parts.
+        lived_s: mean time of the machine.
+    """
+
+    saved: Array
+    ended: Array
+    lived_s: Array
+
+    @classmethod
+    def of(cls, how: InterruptionColumns, saved_s: Array, ended_s: Array) -> _Machines:
+        saved = how.survival(saved_s)
+        saved[:, 0] = 1.0
+        return cls(saved, how.survival(ended_s), how.lived_s(ended_s))
+
+    def step(self, k: int, left: Array) -> tuple[Array, Array]:
+        """With k parts left: the chance to save none, and the mean time of the machines after one that saves some."""
+        after = np.concatenate([self.saved[:, 1:k], self.ended[:, k : k + 1]], axis=1)
+        chances = self.saved[:, :k] - after
+        rest = np.where(chances[:, 1:] > 0, chances[:, 1:] * left[:, k - 1 : 0 : -1], 0.0).sum(axis=1)
+        return chances[:, 0], rest
