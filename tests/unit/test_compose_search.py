@@ -15,16 +15,23 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.best import best_on
 from gpuwise.plan.compose.blocks import JobBlocks
 from gpuwise.plan.compose.job_arrays import limits_of
-from gpuwise.plan.compose.search import ComposedSearch, search
+from gpuwise.plan.compose.search import ComposedPoint, ComposedSearch, search
 from gpuwise.plan.compose.table import BlockTable
 from gpuwise.plan.compose.verify import verified
-from gpuwise.plan.pricing.step import HEADROOM, StepPricer
+from gpuwise.plan.pricing.step import HEADROOM, StepPricer, has_headroom
 from gpuwise.plan.space.layouts import layouts
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import Mesh, Parallelism, Strategy
 
 BATCH = 32
 CLUSTER = device_of("h100-sxm:8x2", load_catalog()).cluster
 TRACES = source_of("llama2-7b").traces()
+# Long sequences: of one sample on four devices.
+LONG = Strategy(
+    mesh=Mesh(tp=4, dp_shard=4),
+    accumulation=4,
+    recompute="full",
+    parallelism=Parallelism("optimizer", sequence_parallel=True, loss_parallel=True),
+)
 
 
 def searched(cluster: Cluster = CLUSTER, *, keep: int = 6, most_stages: int = 2) -> ComposedSearch:
@@ -112,3 +119,24 @@ def test_one_call_finds_the_best_of_every_cluster() -> None:
         assert [point.step_s for point in best.points] == pytest.approx([point.step_s for point in alone.best])
         assert [point.device_bytes for point in best.points] == [point.device_bytes for point in alone.best]
         assert (best.least_bytes is None) == bool(alone.best)
+
+
+@pytest.mark.parametrize(
+    ("model", "seq_len", "on", "strategy", "axis"),
+    [
+        ("mixtral-8x7b", 4096, "h100-sxm:8x4", Strategy(mesh=Mesh(dp_shard=32), micro_batch=4, recompute="full"), "ep"),
+        ("llama3-8b", 65536, "h100-sxm:8x2", LONG, "cp"),
+    ],
+)
+def test_a_finalist_leads_on_to_axes_that_are_not_composed(
+    model: str, seq_len: int, on: str, strategy: Strategy, axis: str
+) -> None:
+    cluster, first = device_of(on, load_catalog()).cluster, strategy.but(precision="amp-bf16", optimizer="adamw")
+    pricer = StepPricer(source_of(model, seq_len=seq_len).traces())
+    finals = verified([ComposedPoint(first, 1.0, 1.0)], pricer, cluster, replay=False)
+    assert finals.faster is not None
+    assert finals.best is finals.faster
+    assert finals.faster.step_time_s.value < finals.finalists[0].forecast.step_time_s.value
+    assert getattr(finals.faster.strategy.mesh, axis) > 1
+    assert has_headroom(finals.faster.memory)
+    assert finals.faster.strategy.global_batch == first.global_batch
