@@ -10,12 +10,13 @@ from gpuwise.plan.buying.plans import PlanMaker
 from gpuwise.plan.cpu.network_enough import enough_for_network
 from gpuwise.plan.front import front_of
 from gpuwise.plan.no_plan import NothingInside, no_plan
-from gpuwise.plan.option import Option
+from gpuwise.plan.priced import priced_options
 from gpuwise.plan.reasons import rank_reasons
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
 from gpuwise.plan.searched import Searched
-from gpuwise.plan.selection import best_at_usual_price, choose_shown, plans_inside, with_chances
+from gpuwise.plan.selection import best_at_usual_price, choose_shown
+from gpuwise.plan.standing import Standing
 from gpuwise.plan.types import PlanResult
 
 
@@ -33,35 +34,39 @@ def choose(searched: Searched, request: Request) -> PlanResult:
     assumptions = [*header.assumption_notes, *length_notes, *searched.assumption_notes]
     if request.deadline_s is None:
         assumptions.append(run_notes.no_deadline())
-    maker, rejected = PlanMaker(searched, request, samples), Rejections()
-    options = with_chances(maker.options(rejected), request)
-    inside = plans_inside(options, request, rejected)
+    maker, priced = PlanMaker(searched, request, samples), priced_options(searched, request, samples=samples)
+    standing, rejected = Standing.of(priced, request), priced.rejected.copy()
+    standing.reject(rejected)
+    inside = standing.best_inside()
     chosen = choose_shown(inside, request.limit, rejected)
     for what in searched.incomplete:
         rejected.add(rejections.no_price(), what)
-    if not options:
+    if not priced.options:
         raise no_plan(header.job, request, rejected, searched.what_fits())
     if not inside:
-        raise _nothing_inside(options, maker, rejected)
+        raise _nothing_inside(standing, maker, rejected)
     ranked = rank_reasons([maker.plan(option) for option in chosen], searched.chips, inside=inside, request=request)
     usual = best_at_usual_price(chosen, inside)
     plan_of = {id(option): plan for option, plan in zip(chosen, ranked, strict=True)}
+    rows = standing.ranking()[: len(inside)]
+    ranks = {row: plan_of[id(option)].rank for row, option in zip(rows, inside, strict=True) if id(option) in plan_of}
     return PlanResult(
         tuple(ranked),
         rejected.result(),
         tuple(assumptions),
         len(searched.considered) + len(searched.incomplete),
         searched.strategies.priced,
-        owned_machines(rejected.at_hand, options, ranked, searched.chips, rates=searched.rates),
+        owned_machines(rejected.at_hand, priced.options, ranked, searched.chips, rates=searched.rates),
         None if usual is None else plan_of.get(id(usual)) or maker.plan(usual),
-        front_of(header.job, options, request, ranks={key: plan.rank for key, plan in plan_of.items()}),
-        cpu_enough=enough_for_network(options, request),
+        front_of(header.job, standing, ranks=ranks),
+        cpu_enough=enough_for_network(priced.options, request),
     )
 
 
-def _nothing_inside(options: list[Option], maker: PlanMaker, rejected: Rejections) -> NoPlanError:
+def _nothing_inside(standing: Standing, maker: PlanMaker, rejected: Rejections) -> NoPlanError:
     """The error for options that are all outside the limits."""
     request, searched = maker.request, maker.searched
+    options = standing.options(range(len(standing.priced.options)))
     current = [option for option in options if request.stale or not option.offer.stale]
     if not current:
         return NoPlanError(

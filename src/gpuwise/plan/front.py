@@ -2,50 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from gpuwise.plan.economics.terms import YEAR_S
-from gpuwise.plan.option import Option
 from gpuwise.plan.pareto import JOULES_PER_KWH, ParetoFront, ParetoPoint
 from gpuwise.plan.ranking.front import pareto_front
-from gpuwise.plan.request import Request
-from gpuwise.plan.selection import columns_of, outside
+from gpuwise.plan.standing import Standing
 
 
-def front_of(job: str, options: Sequence[Option], request: Request, *, ranks: Mapping[int, int]) -> ParetoFront:
+def front_of(job: str, standing: Standing, *, ranks: Mapping[int, int]) -> ParetoFront:
     """The front among all options that could be used: with a current price, within the deadline or a year, and, unless the
     request mixes them, of those that `gpuwise train` can run.
 
     Arguments:
-        ranks: rank in the table by the identity of an option.
+        ranks: rank in the table by row.
     """
-    longest_h = max(request.deadline_s or 0.0, YEAR_S) / 3600
-    runs = [option for option in options if option.hours <= longest_h and (request.stale or not option.offer.stale)]
-    if not request.xla:
-        runs = [option for option in runs if not option.train_obstacle] or runs
-    columns = columns_of(runs)
-    on_front = pareto_front(columns.hours, columns.usd, columns.energy_j)
-    order = np.lexsort((columns.usd, columns.hours))
+    request, priced, columns = standing.request, standing.priced, standing.priced.columns
+    usable = columns.hours <= max(request.deadline_s or 0.0, YEAR_S) / 3600
+    if not request.stale:
+        usable &= ~priced.stale
+    if not request.xla and (usable & ~priced.obstacle).any():
+        usable &= ~priced.obstacle
+    rows = np.flatnonzero(usable)
+    rows = rows[np.lexsort((columns.usd[rows], columns.hours[rows]))]
+    on_front = pareto_front(columns.hours[rows], columns.usd[rows], columns.energy_j[rows])
+    beaten = rows[~on_front]
     return ParetoFront(
         job,
-        tuple(_point(runs[row], request, ranks) for row in order.tolist() if on_front[row]),
-        tuple((runs[row].hours, runs[row].usd.value) for row in order.tolist() if not on_front[row]),
+        tuple(_point(standing, row, ranks.get(row)) for row in rows[on_front].tolist()),
+        tuple(zip(columns.hours[beaten].tolist(), columns.usd[beaten].tolist(), strict=True)),
         deadline_h=None if request.deadline_s is None else request.deadline_s / 3600,
         budget_usd=request.budget_usd,
     )
 
 
-def _point(option: Option, request: Request, ranks: Mapping[int, int]) -> ParetoPoint:
+def _point(standing: Standing, row: int, rank: int | None) -> ParetoPoint:
+    option, columns = standing.priced.options[row], standing.priced.columns
+    energy_j = float(columns.energy_j[row])
     return ParetoPoint(
         option.offer,
         option.device,
         option.count,
         option.hours,
         option.usd.value,
-        None if option.energy_j is None else option.energy_j / JOULES_PER_KWH,
-        inside=outside(option, request) is None,
-        chance=option.chance,
-        rank=ranks.get(id(option)),
+        None if np.isnan(energy_j) else energy_j / JOULES_PER_KWH,
+        inside=bool(standing.inside[row]),
+        chance=float(standing.chances[row]),
+        rank=rank,
     )

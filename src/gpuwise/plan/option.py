@@ -28,6 +28,7 @@ class Option:
         steps: number of optimizer steps.
         train_obstacle: why `gpuwise train` cannot run it; "" where it can.
         chance: probability to keep the deadline and the budget; 1 (default) without limits.
+        finish_probability: probability to keep the deadline; 1 (default) without one.
         price_of_median: price divided by the chip's median on-demand price; None where that is unknown.
     """
 
@@ -40,6 +41,7 @@ class Option:
     train_obstacle: str
     price_of_median: float | None
     chance: float = 1.0
+    finish_probability: float = 1.0
 
     @property
     def offer(self) -> Offer:
@@ -68,6 +70,11 @@ class Option:
     def usd(self) -> Interval:
         """Expected cost in dollars, with its 90 % interval."""
         return self.outcome.usd
+
+    @property
+    def expected_usd(self) -> float:
+        """Expected cost in dollars."""
+        return self.outcome.usd.value
 
     @property
     def usd_at_listed_price(self) -> float:

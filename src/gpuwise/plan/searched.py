@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from gpuwise.hardware.prices import UsualPrices
@@ -35,6 +35,7 @@ class Searched:
         market: what a device-hour usually costs.
         choices: settings chosen for this machine's CPU.
         incomplete: offers without a price, in words.
+        remembered: what `choose` remembers of it, by the amount.
     """
 
     header: Header
@@ -46,6 +47,7 @@ class Searched:
     market: UsualPrices
     choices: Mapping[Key, CpuChoice]
     incomplete: Sequence[str]
+    remembered: dict[int, object] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def by_key(self) -> dict[Key, Candidate]:

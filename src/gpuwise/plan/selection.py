@@ -1,103 +1,18 @@
-"""Selects the options inside budget and deadline, ranks them by the objective, and chooses those that the table shows."""
+"""Chooses those of the ranked options that the table shows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeVar
 
-import numpy as np
-
-from gpuwise.notes import Note, rejections
-from gpuwise.plan.economics.terms import YEAR_S
-from gpuwise.plan.option import Option
-from gpuwise.plan.ranking.chance import Spreads, chance_inside
-from gpuwise.plan.ranking.columns import FloatArray, PlanColumns
-from gpuwise.plan.ranking.objectives import ranked
+from gpuwise.notes import rejections
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
 from gpuwise.plan.time_and_money import TimeAndMoney
-from gpuwise.units import format_duration, format_usd
 
 _SAME_DEVICES = 2  # largest number of plans in the table with the same chip and count
-# Without a deadline nothing longer than this is offered: a free tier would win every ranking with a decade of work.
-_NO_DEADLINE_S = YEAR_S
 
 Ranked = TypeVar("Ranked", bound=TimeAndMoney)
-
-
-def columns_of(options: Sequence[Option]) -> PlanColumns:
-    """The figures that objectives compare."""
-    return PlanColumns(
-        hours=_column([option.hours for option in options]),
-        usd=_column([option.usd.value for option in options]),
-        energy_j=_column([option.energy_j for option in options]),
-        memory_bytes=_column([option.memory_bytes for option in options]),
-        usd_per_sample=_column([option.usd_per_sample for option in options]),
-    )
-
-
-def _column(values: Sequence[float | None]) -> FloatArray:
-    return np.array(values, dtype=float)  # None becomes nan
-
-
-def with_chances(options: Sequence[Option], request: Request) -> list[Option]:
-    """The options with their probability to keep the request's deadline and budget."""
-    if request.deadline_s is None and request.budget_usd is None:
-        return list(options)
-    spreads = Spreads(
-        hours=_column([option.hours for option in options]),
-        usd=_column([option.usd.value for option in options]),
-        log_hours=_column([option.log_hours for option in options]),
-        log_price=_column([option.log_price for option in options]),
-        usd_follows=_column([option.usd_follows for option in options]),
-    )
-    deadline_h = None if request.deadline_s is None else request.deadline_s / 3600
-    chances = chance_inside(spreads, deadline_h=deadline_h, budget_usd=request.budget_usd)
-    return [replace(option, chance=chance) for option, chance in zip(options, chances.tolist(), strict=True)]
-
-
-def outside(option: Option, request: Request) -> tuple[Note, str, float] | None:
-    """Why an option is outside the limits, its distance in words and as a number; None inside."""
-    if option.hours > (request.deadline_s or _NO_DEADLINE_S) / 3600:
-        reason = rejections.past_the_deadline() if request.deadline_s else rejections.over_a_year()
-        return reason, format_duration(option.hours * 3600), option.hours
-    usd = option.usd.value
-    if request.budget_usd is not None and usd > request.budget_usd:
-        return rejections.over_budget(), format_usd(usd), usd
-    if option.offer.stale and not request.stale:
-        return rejections.price_over_a_year_old(), f"{format_usd(usd)} at the price of {option.offer.as_of}", usd
-    return None
-
-
-def plans_inside(options: Sequence[Option], request: Request, rejected: Rejections) -> list[Option]:
-    """The options inside budget and deadline, best first. The others are counted, with their distance from the limit.
-
-    Options that `gpuwise train` can run come first, unless the request mixes them. Among each kind, those come first whose
-    chance to keep both limits is at least the requested confidence. Then the objective decides, and its tie-breaks.
-    """
-    inside = []
-    for option in options:
-        problem = outside(option, request)
-        if problem is None:
-            inside.append(option)
-            continue
-        reason, detail, distance = problem
-        what = f"{option.count:g} × {option.device} at {option.offer.provider} ({option.offer.instance}, {option.offer.terms})"
-        rejected.add(reason, what, detail, distance=distance, offer=option.offer)
-    return ranked_options(inside, request)
-
-
-def ranked_options(options: Sequence[Option], request: Request) -> list[Option]:
-    """The options, best first, as `plans_inside` ranks them; those outside the limits follow the others."""
-    tiers = [
-        4 * (outside(option, request) is not None)
-        + 2 * (bool(option.train_obstacle) and not request.xla)
-        + may_miss(option, request)
-        for option in options
-    ]
-    order = ranked(columns_of(options), request.objective, tier=np.array(tiers, dtype=np.int64))
-    return [options[row] for row in order.tolist()]
 
 
 def may_miss(plan: TimeAndMoney, request: Request) -> bool:
@@ -126,6 +41,7 @@ def choose_shown(inside: Sequence[Ranked], limit: int | None, rejected: Rejectio
     room = limit - len(kept)
     shown: list[Ranked] = []
     seen: dict[tuple[str, float], int] = {}
+    lower = rejections.ranked_lower()
     for plan in inside:
         same = seen.get((plan.device, plan.count), 0)
         if id(plan) in kept or (same < _SAME_DEVICES and room > 0):
@@ -133,9 +49,18 @@ def choose_shown(inside: Sequence[Ranked], limit: int | None, rejected: Rejectio
             shown.append(plan)
             seen[plan.device, plan.count] = same + 1
         else:
-            what = f"{plan.count:g} × {plan.device} at {plan.offer.provider}"
-            rejected.add(rejections.ranked_lower(), what, distance=plan.usd.value, offer=plan.offer)
+            rejected.add(lower, _Words(plan), distance=plan.usd.value, offer=plan.offer)
     return shown
+
+
+class _Words:
+    """A plan in words, once they are needed."""
+
+    def __init__(self, plan: TimeAndMoney):
+        self._plan = plan
+
+    def __str__(self) -> str:
+        return f"{self._plan.count:g} × {self._plan.device} at {self._plan.offer.provider}"
 
 
 def best_at_usual_price(ranked: Sequence[Ranked], inside: Sequence[Ranked]) -> Ranked | None:

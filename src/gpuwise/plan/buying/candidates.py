@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gpuwise.cost.rates import why_not
 from gpuwise.errors import InputError
@@ -47,7 +48,7 @@ class Candidate:
         """Devices of all machines; a fraction for a slice of one."""
         return self.offer.devices * self.rented
 
-    @property
+    @cached_property
     def key(self) -> Key:
         """Identifies the hardware: a strategy is priced once for all candidates with equal keys."""
         link = self.cluster.inside.id if self.cluster.inside else None

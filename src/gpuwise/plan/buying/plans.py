@@ -10,7 +10,7 @@ from gpuwise.hardware.prices import share_of_median
 from gpuwise.notes import plan as plan_notes
 from gpuwise.notes import rejections
 from gpuwise.notes import run as run_notes
-from gpuwise.plan.buying.candidates import Candidate
+from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.buying.owned import power_note, price_in_this_job
 from gpuwise.plan.buying.runnable import train_obstacle
 from gpuwise.plan.economics.bill import at_price, outcomes
@@ -53,7 +53,7 @@ class PlanMaker:
             estimate = self.searched.best[item.key]
             if isinstance(estimate, NoStrategy):
                 detail = estimate.detail.rstrip(".")
-                rejected.add(estimate.reason, str(item), detail, distance=estimate.shortfall_bytes, offer=item.offer)
+                rejected.add(estimate.reason, item, detail, distance=estimate.shortfall_bytes, offer=item.offer)
                 continue
             rows.append((item, estimate))
         options = []
@@ -61,7 +61,7 @@ class PlanMaker:
             if math.isfinite(option.hours) and math.isfinite(option.usd.high):
                 options.append(option)
             else:
-                rejected.add(rejections.never_ends(), str(option.item), offer=option.offer)
+                rejected.add(rejections.never_ends(), option.item, offer=option.offer)
         return options
 
     def _options(self, rows: Sequence[tuple[Candidate, Estimate]]) -> list[Option]:
@@ -83,6 +83,10 @@ class PlanMaker:
         for row, (item, estimate) in enumerate(rows):
             if item.rate is not None:
                 prices[row] = price_in_this_job(item.rate, estimate)
+        obstacles: dict[Key, str] = {}
+        for item, estimate in rows:
+            if item.key not in obstacles:
+                obstacles[item.key] = train_obstacle(item.chip, estimate.strategy)
         return [
             Option(
                 item,
@@ -91,7 +95,7 @@ class PlanMaker:
                 price,
                 at_price(each, price.listed_usd, price.usd_per_hour),
                 count,
-                train_obstacle(item.chip, estimate.strategy),
+                obstacles[item.key],
                 share_of_median(item.offer, market.on_demand),
             )
             for (item, estimate), each_terms, price, each, count in zip(rows, terms, prices, listed, steps, strict=True)
@@ -146,7 +150,7 @@ class PlanMaker:
             hours=bill.calendar_s / 3600,
             machine_hours=bill.machine_s / 3600,
             usd=outcome.usd,
-            finish_probability=outcome.finish_probability,
+            finish_probability=option.finish_probability,
             steps=option.steps,
             samples=self.samples,
             price_as_of=item.offer.as_of,

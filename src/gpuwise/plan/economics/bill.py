@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class Outcome:
     finish_probability: float
 
 
+@lru_cache(maxsize=4096)  # the same runs are billed again whenever a limit changes
 def bill(work_s: float, terms: Terms, *, interval_s: float | None = None) -> Bill:
     """The expected bill of work_s seconds of training steps under these terms.
 

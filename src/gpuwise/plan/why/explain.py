@@ -11,13 +11,13 @@ from gpuwise.hardware.names import split_device
 from gpuwise.notes import Note, rejections
 from gpuwise.notes import plan as notes
 from gpuwise.plan.buying.candidates import Candidate
-from gpuwise.plan.buying.plans import PlanMaker
 from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.option import Option
-from gpuwise.plan.rejections import Rejections
+from gpuwise.plan.priced import priced_options
 from gpuwise.plan.request import Request
 from gpuwise.plan.searched import Searched
-from gpuwise.plan.selection import may_miss, outside, ranked_options, with_chances
+from gpuwise.plan.selection import may_miss
+from gpuwise.plan.standing import Standing, outside
 from gpuwise.plan.time_and_money import describe
 from gpuwise.plan.types import Plan, PlanResult
 from gpuwise.plan.why.job_changes import Exactly, job_changes
@@ -37,8 +37,8 @@ def explain(searched: Searched, request: Request, result: PlanResult, *, names: 
     Raises InputError for a name without an offer, UnknownNameError for an unknown chip.
     """
     samples, _ = request.length.total_samples(searched.header)
-    maker = PlanMaker(searched, request, samples)
-    options = ranked_options(with_chances(maker.options(Rejections()), request), request)
+    standing = Standing.of(priced_options(searched, request, samples=samples), request)
+    options = standing.options(standing.ranking())
     first = next(option for option in options if _is(option, result.best))
     answers = []
     for name in dict.fromkeys(["1", *names]):
