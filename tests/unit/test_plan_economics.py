@@ -10,7 +10,7 @@ import pytest
 from gpuwise.cost.forecast import Interval
 from gpuwise.hardware import Offer
 from gpuwise.plan.economics import spot
-from gpuwise.plan.economics.bill import bill, outcome
+from gpuwise.plan.economics.bill import at_price, bill, outcome
 from gpuwise.plan.economics.rented import of_several, rental
 from gpuwise.plan.economics.spot import daly_interval_s, interrupted_s
 from gpuwise.plan.economics.terms import HOUR_S, Terms
@@ -143,3 +143,18 @@ def test_spot_takes_no_less_time_than_on_demand():
         ]
         assert both[1].machine_s >= both[0].machine_s * (1 - 1e-9)
         assert both[0].machine_s >= work_s
+
+
+def test_storage_and_transfer_are_billed_beside_the_machine():
+    def of(provider):
+        offered = Offer(provider, "machine", "here", "h100-80gb-sxm", 1, "on-demand", 2.0)
+        return rental(offered, parameters=10**9, interruptions_per_day=0.0)[0]
+
+    aws, elsewhere = (bill(730 * HOUR_S, of(name)) for name in ("aws", "lambda"))
+    stored_usd = 2 * 12 * 0.023 * elsewhere.calendar_s / HOUR_S / 730
+    assert aws.data_usd == pytest.approx(stored_usd + 4 * 0.09)
+    assert aws.usd == pytest.approx(elsewhere.usd + aws.data_usd)
+    assert elsewhere.data_usd == 0
+    listed = outcome(Interval(HOUR_S, 0.9 * HOUR_S, 1.2 * HOUR_S), of("aws"), deadline_s=None)
+    dearer = at_price(listed, 2.0, Interval(6.0, 6.0, 6.0))
+    assert dearer.usd.value == pytest.approx(3 * (listed.usd.value - listed.bill.data_usd) + listed.bill.data_usd)

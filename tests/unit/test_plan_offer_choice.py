@@ -79,13 +79,13 @@ def test_filters_that_cannot_be_read(text):
 
 def test_a_discount_takes_its_share_off_all_prices_of_a_provider(tmp_path):
     path = tmp_path / "discounts.toml"
-    path.write_text("aws = 0.25\n")
+    path.write_text("crusoe = 0.25\n")
     full = {each.device: each for each in planned().plans}
     less = {each.device: each for each in planned(discounts=str(path)).plans}
-    assert less["h100-80gb-sxm"].usd.value == pytest.approx(0.75 * full["h100-80gb-sxm"].usd.value)
-    assert less["h100-80gb-sxm"].usd_at_listed_price == pytest.approx(0.75 * full["h100-80gb-sxm"].usd_at_listed_price)
+    assert less["mi300x"].usd.value == pytest.approx(0.75 * full["mi300x"].usd.value)
+    assert less["mi300x"].usd_at_listed_price == pytest.approx(0.75 * full["mi300x"].usd_at_listed_price)
     assert less["rtx-4090"].usd == full["rtx-4090"].usd
-    assert any(note.kind == "discounted" for note in less["h100-80gb-sxm"].assumption_notes)
+    assert any(note.kind == "discounted" for note in less["mi300x"].assumption_notes)
 
 
 @pytest.mark.parametrize(

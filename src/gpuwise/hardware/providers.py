@@ -24,6 +24,8 @@ class Provider:
         day_limited: whether spot machines live at most 24 hours.
         minimum_billing_s: shortest time that is billed; a minute is that of AWS, Google and Azure, which bill by the second.
         billing_step_s: billed time is rounded up to a multiple of this.
+        storage_usd_per_gb_month: price of storage that outlives a machine; None where unknown.
+        transfer_usd_per_gb: price of data that leaves the provider's network; None where unknown.
     """
 
     id: str
@@ -32,6 +34,8 @@ class Provider:
     day_limited: bool = False
     minimum_billing_s: float = 60.0
     billing_step_s: float = 1.0
+    storage_usd_per_gb_month: float | None = None
+    transfer_usd_per_gb: float | None = None
     source: Source = UNSTATED
 
 

@@ -50,6 +50,15 @@ def assumed_failures(*, failures_per_device_year: float) -> str:
 
 
 @kind_of_note()
+def assumed_storage(*, checkpoints: int, storage_usd_per_gb_month: float, transfer_usd_per_gb: float) -> str:
+    """What is stored at the provider and leaves it, and what that costs."""
+    return (
+        f"counted: {checkpoints} checkpoints stored at ${storage_usd_per_gb_month:g} a GB and month, the weights taken out at "
+        f"${transfer_usd_per_gb:g} a GB; not the data set, nor taxes"
+    )
+
+
+@kind_of_note()
 def assumed_checkpoints(*, saved_bytes: int, bytes_per_s: float, restart_s: float) -> str:
     """What a checkpoint and a restart on another spot machine take."""
     return (

@@ -79,7 +79,8 @@ class Option:
     @property
     def usd_at_listed_price(self) -> float:
         """Cost in dollars if the listed price holds."""
-        return self.outcome.bill.usd / self.price_ratio
+        bill = self.outcome.bill
+        return (bill.usd - bill.data_usd) / self.price_ratio + bill.data_usd
 
     @property
     def price_ratio(self) -> float:

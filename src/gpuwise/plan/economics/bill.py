@@ -63,12 +63,14 @@ def outcomes(works_s: Sequence[Interval], terms: Sequence[Terms], *, deadline_s:
 
 def at_price(outcome: Outcome, listed_usd: float, usd_per_hour: Interval) -> Outcome:
     """An outcome at the listed price an hour, at the likely price instead; the intervals of time and price are independent
-    factors."""
+    factors. Storage and transfer cost the same."""
     if listed_usd <= 0 or not math.isfinite(outcome.bill.usd):
         return outcome
-    ratio = usd_per_hour.value / listed_usd
-    usd = _product(outcome.usd.scaled(ratio), usd_per_hour)
-    return replace(outcome, bill=replace(outcome.bill, usd=outcome.bill.usd * ratio), usd=usd)
+    ratio, data_usd, usd = usd_per_hour.value / listed_usd, outcome.bill.data_usd, outcome.usd
+    machine = Interval(usd.value - data_usd, usd.low - data_usd, usd.high - data_usd).scaled(ratio)
+    machine = _product(machine, usd_per_hour)
+    usd = Interval(machine.value + data_usd, machine.low + data_usd, machine.high + data_usd)
+    return replace(outcome, bill=replace(outcome.bill, usd=usd.value), usd=usd)
 
 
 def _row(many: Bills, row: int) -> Bill:
@@ -79,6 +81,7 @@ def _row(many: Bills, row: int) -> Bill:
         float(many.usd[row]),
         None if math.isnan(interval_s) else interval_s,
         float(many.interruptions[row]),
+        float(many.data_usd[row]),
     )
 
 

@@ -34,6 +34,8 @@ class TermsColumns:
     billing_step_s: Array
     session_s: Array
     week_s: Array
+    storage_usd_per_hour: Array
+    transfer_usd: Array
     term_s: Array
     free: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
     how: InterruptionColumns
@@ -59,6 +61,8 @@ class TermsColumns:
             billing_step_s=column("billing_step_s"),
             session_s=column("session_s"),
             week_s=column("week_s"),
+            storage_usd_per_hour=column("storage_usd_per_hour"),
+            transfer_usd=column("transfer_usd"),
             term_s=term_s,
             free=free,
             how=how,
@@ -78,6 +82,7 @@ class Bills:
         machine_s: machine time that is billed, or that draws power.
         calendar_s: calendar time, which a deadline limits.
         usd: total cost.
+        data_usd: storage and transfer in it.
         interval_s: work between two checkpoints; nan where none is needed.
         interruptions: expected number of interruptions.
     """
@@ -85,6 +90,7 @@ class Bills:
     machine_s: Array
     calendar_s: Array
     usd: Array
+    data_usd: Array
     interval_s: Array
     interruptions: Array
 
@@ -106,7 +112,9 @@ def bills(work_s: Array, terms: TermsColumns, *, interval_s: Array | None = None
     calendar_s, interval = machine_s.copy(), np.where(np.isfinite(best), best, np.nan)
     if terms.free.any():
         machine_s, calendar_s, interval = _free(work_s, terms, machine_s, interval)
-    return Bills(machine_s, calendar_s, _usd(machine_s, terms), interval, interruptions)
+    ended_s = np.where(np.isfinite(calendar_s), calendar_s, 0.0)
+    data_usd = ended_s / HOUR_S * terms.storage_usd_per_hour + terms.transfer_usd
+    return Bills(machine_s, calendar_s, _usd(machine_s, terms) + data_usd, data_usd, interval, interruptions)
 
 
 def _usd(machine_s: Array, terms: TermsColumns) -> Array:

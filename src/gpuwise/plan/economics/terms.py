@@ -27,6 +27,8 @@ class Terms:
         day_machines: machines that the provider takes away after at most 24 hours; see plan.economics.interruptions.
         save_s: time to save a checkpoint.
         restart_s: time from an interruption until training goes on.
+        storage_usd_per_hour: of the checkpoints, for all of the calendar time.
+        transfer_usd: of what leaves the provider at the end.
         session_s: machine time of one session of a free tier; None (default) where unlimited.
         week_s: machine time a week of a free tier; None (default) where unlimited.
     """
@@ -40,6 +42,8 @@ class Terms:
     day_machines: float = 0.0
     save_s: float = 0.0
     restart_s: float = 0.0
+    storage_usd_per_hour: float = 0.0
+    transfer_usd: float = 0.0
     session_s: float | None = None
     week_s: float | None = None
 
@@ -52,6 +56,7 @@ class Bill:
         machine_s: machine time that is billed, or that draws power.
         calendar_s: calendar time, which the deadline limits.
         usd: total cost.
+        data_usd: storage and transfer in it.
         checkpoint_interval_s: work between two checkpoints; None (default) without interruptions.
         interruptions: expected number of interruptions.
     """
@@ -61,3 +66,4 @@ class Bill:
     usd: float
     checkpoint_interval_s: float | None = None
     interruptions: float = 0.0
+    data_usd: float = 0.0
