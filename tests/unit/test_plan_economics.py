@@ -12,7 +12,7 @@ from gpuwise.hardware import Offer
 from gpuwise.plan.economics import spot
 from gpuwise.plan.economics.bill import at_price, bill, outcome
 from gpuwise.plan.economics.rented import of_several, rental
-from gpuwise.plan.economics.spot import daly_interval_s, interrupted_s
+from gpuwise.plan.economics.spot import daly_interval_s
 from gpuwise.plan.economics.terms import HOUR_S, Terms
 
 
@@ -41,19 +41,17 @@ def test_dalys_interval_is_near_youngs_and_never_beyond_the_mean_time_between_in
 
 
 def test_interruptions_cost_time_and_the_chosen_interval_is_about_the_best():
-    between, save, restart, work = 24 * HOUR_S, 120.0, 600.0, 100 * HOUR_S
-
-    def total(interval_s):
-        return interrupted_s(work, interval_s=interval_s, save_s=save, restart_s=restart, between_s=between)
-
-    chosen = daly_interval_s(save, between)
-    assert work < total(chosen) < 1.2 * work
-    assert total(chosen) <= 1.001 * min(total(chosen * factor) for factor in (0.25, 0.5, 0.8, 1.25, 2, 4))
+    terms = Terms("spot", 1.0, setup_s=0.0, interruptions_per_day=1.0, save_s=120.0, restart_s=600.0)
+    work_s = 100 * HOUR_S
+    chosen = bill(work_s, terms)
+    assert work_s < chosen.machine_s < 1.2 * work_s
+    others = [bill(work_s, terms, interval_s=factor * chosen.checkpoint_interval_s) for factor in (0.25, 0.5, 0.8, 1.25, 2, 4)]
+    assert chosen.machine_s <= 1.001 * min(other.machine_s for other in others)
 
 
 def test_without_checkpoints_in_reach_a_long_spot_run_never_ends():
-    never = interrupted_s(1e9, interval_s=1e9, save_s=0.0, restart_s=600.0, between_s=HOUR_S)
-    assert never == math.inf
+    terms = Terms("spot", 1.0, interruptions_per_day=24.0, restart_s=600.0)
+    assert bill(1e9, terms, interval_s=1e9).usd == math.inf
 
 
 def test_spot_counts_lost_work_and_more_interruptions_cost_more():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from gpuwise.plan.economics.interruptions import DAY_S, InterruptionColumns, best_interval_s, expected_s, steady_factor
-from gpuwise.plan.economics.spot import daly_interval_s, interrupted_s
+from gpuwise.plan.economics.spot import daly_interval_s
 from gpuwise.plan.economics.terms import HOUR_S
 
 RUNS = 2000
@@ -66,7 +68,7 @@ def test_at_constant_hazard_it_is_dalys_model_and_close_to_dalys_interval():
     between = DAY_S / PLAIN["per_day"]
     work, tau = 100 * HOUR_S, 5000.0
     total, count = expected_s(np.array([work]), np.array([tau]), columns)
-    dalys = interrupted_s(work, interval_s=tau, save_s=200.0, restart_s=900.0, between_s=between)
+    dalys = between * math.exp(900 / between) * math.expm1((tau + 200) / between) * work / tau  # Daly (2006)
     assert float(total[0]) == pytest.approx(dalys, rel=0.002)  # Daly saves after the last part, too
     assert float(count[0]) == pytest.approx(float(total[0]) / between)
     assert best_interval_s(columns)[0] == pytest.approx(daly_interval_s(200.0, between), rel=0.01)
@@ -113,3 +115,11 @@ def test_nothing_interrupts_nothing():
     columns = InterruptionColumns(0.0, 0.0, 60.0, 600.0)
     assert best_interval_s(columns)[0] == np.inf
     assert expected_s(np.array([777.0]), best_interval_s(columns), columns)[0][0] == 777.0
+
+
+def test_short_runs_beside_long_ones_take_no_more_memory():
+    rows = np.ones(300)
+    columns = InterruptionColumns(0 * rows, rows, 0.01 * rows, 600 * rows)
+    work = np.where(np.arange(300) % 2, 1e-3, 1e7)
+    total, _ = expected_s(work, best_interval_s(columns), columns)
+    assert np.isfinite(total).all()

@@ -225,8 +225,9 @@ def _expected_of_day(work_s: Array, parts: Array, how: InterruptionColumns) -> A
                 result[ending] = whole[ending]
         beyond = parts > most
         if beyond.any():
-            rate = steady_factor(work_s / parts, how) * work_s / parts
-            result[beyond] = (left[:, most] + (parts - most) * rate - how.restart_s)[beyond]
+            rows, part_s = how.rows(beyond), (work_s / parts)[beyond]
+            rate = steady_factor(part_s, rows) * part_s
+            result[beyond] = left[beyond, most] + (parts[beyond] - most) * rate - rows.restart_s
     return result
 
 

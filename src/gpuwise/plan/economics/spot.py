@@ -44,16 +44,3 @@ def daly_interval_s(save_s: float, between_s: float) -> float:
     x = math.sqrt(save_s / (2 * between_s))
     best = math.sqrt(2 * save_s * between_s) * (1 + x / 3 + x * x / 9) - save_s
     return max(best, min(save_s, between_s), 1.0)
-
-
-def interrupted_s(work_s: float, *, interval_s: float, save_s: float, restart_s: float, between_s: float) -> float:
-    """The expected time of work_s seconds of work under interruptions with exponential gaps of mean between_s.
-
-    Source: Daly (2006), the complete model: M e^(R/M) (e^((τ+δ)/M) - 1) T / τ. Infinite if the run never ends.
-    """
-    interval_s = min(interval_s, work_s)
-    try:
-        factor = between_s * math.exp(restart_s / between_s) * math.expm1((interval_s + save_s) / between_s)
-    except OverflowError:
-        return math.inf
-    return factor * work_s / interval_s
