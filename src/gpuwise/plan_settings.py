@@ -26,6 +26,9 @@ class LimitSettings(TypedDict, total=False):
 class OfferSettings(TypedDict, total=False):
     """Which offers are ranked, and how."""
 
+    max_devices: Annotated[
+        int | None, Setting("Devices of a plan at most. By default one machine, and 1,024 where that is too small or slow.")
+    ]
     spot: Annotated[bool | None, Setting("Only spot prices, or none; both by default.", off_switch=True)]
     stale: Annotated[bool | None, Setting("Rank offers whose price is over a year older than the newest, too.")]
     xla: Annotated[

@@ -168,6 +168,24 @@ def test_pipelines_in_closed_form_take_as_long_as_simulated_ones(ranks: int, per
             assert 0.93 * simulated[0] <= closed_s[0] <= simulated[0] * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("ranks", "per_rank", "micro_batches"), [(4, 2, 1), (4, 2, 2), (4, 5, 3), (8, 3, 2), (12, 6, 4)])
+def test_an_interleaved_pipeline_with_fewer_micro_batches_than_ranks_waits_between_its_stages(
+    ranks: int, per_rank: int, micro_batches: int
+) -> None:
+    parallelism = Parallelism(pipeline_schedule="interleaved-1f1b", stages_per_rank=per_rank)
+    stages = tuple(StageTime(1.0, 1.0, 1.0) for _ in range(ranks * per_rank))
+    simulated = finish_s(PipelineStep(parallelism, ranks, micro_batches, stages, 0.02))
+    closed_s = pipeline_s(
+        per_rank,
+        ranks=ranks,
+        micro_batches=np.array(micro_batches),
+        forward_s=np.ones(3),
+        backward_s=np.full(3, 2.0),
+        send_s=np.array(0.02),
+    )
+    assert closed_s[0] == pytest.approx(simulated[0], rel=0.02)
+
+
 def test_five_blocks_stand_for_all() -> None:
     whole = source_of("llama3-8b").traces().family(Strategy(precision="bf16")).at(micro_batch=1, accumulation=2)
     shallow = shallow_step(whole)

@@ -36,6 +36,7 @@ def test_machines_of_ones_own_are_planned_together_with_their_network():
         mesh="dp_shard=32",
         recompute="full",
         micro_batch=1,
+        shard=plan["strategy"]["parallelism"]["shard"],
         network="8 x 200 Gbit InfiniBand",
     )
     assert plan["forecast"]["step_time_s"]["value"] == pytest.approx(same.step_time_s.value)

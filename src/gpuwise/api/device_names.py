@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.errors import InputError
 from gpuwise.hardware.device import parse_device
 from gpuwise.hardware.names import split_device
 
@@ -17,17 +17,6 @@ def device_names(on: str | Sequence[str]) -> list[str]:
     if not names or not all(names):
         raise InputError(f"cannot read the devices {on!r}.", ["write them like rtx-4090,h100-sxm:8"])
     return names
-
-
-def one_machine(text: str, flag: str) -> str:
-    """The text unchanged. Raises UnsupportedError if it names devices of several machines."""
-    name, count, machines = split_device(text)
-    if machines == 1 and count is not None and name.strip().lower() not in ("here", "cpu"):
-        cluster = parse_device(text).cluster
-        count, machines = cluster.devices_per_machine, cluster.machines
-    if machines > 1:
-        raise UnsupportedError(f"{text!r}: plans use one machine so far.", [f"{flag} {name}:{count}"])
-    return text
 
 
 def owned_machines(text: str) -> tuple[str, int, int]:

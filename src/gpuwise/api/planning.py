@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.cpu_settings import has_compiler, own_price
-from gpuwise.api.device_names import device_names, names_this_cpu, one_machine, owned_machines
+from gpuwise.api.device_names import device_names, names_this_cpu, owned_machines
 from gpuwise.api.devices import devices_of
 from gpuwise.api.fitting import at_other_lengths
 from gpuwise.api.offer_choice import offer_choice
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
     from gpuwise.plan.request import Request
     from gpuwise.plan.types import PlanResult
+
+# Devices that are looked at unless the user says: of one machine, and of clusters where one machine is too small or too slow.
+_ONE_MACHINE, _CLUSTER = 16, 1024
 
 
 def plan(
@@ -58,6 +61,8 @@ def plan(
             where: a filter as of `chips` and `offers`, "vendor=nvidia memory>=24GB"; other offers are left out.
             region: only offers of this region.
             discounts: path of a TOML file with the share off a provider's prices, `aws = 0.25`.
+            max_devices: devices of a plan at most. None looks at machines of up to 16, and at clusters of up to 1,024 devices
+                where those have too little memory or take too long.
             global_batch: samples in one optimizer step.
             interruptions: interruptions of a spot machine a day.
             electricity: dollars a kWh.
@@ -130,9 +135,13 @@ def _request(
     requested: PlanSettings, *, on: str | Sequence[str] | None, own: str | Sequence[str], limit: int | None
 ) -> Request:
     """The user's request with parsed quantities. Raises InputError, UnknownNameError or UnsupportedError."""
+    from gpuwise.plan.buying.clusters import MOST_DEVICES
     from gpuwise.plan.request import Request
     from gpuwise.plan.space.permission import parse_allowed
 
+    most_devices = requested.get("max_devices")
+    if most_devices is not None and not 1 <= most_devices <= MOST_DEVICES:
+        raise InputError(f"a plan has 1 to {MOST_DEVICES:,} devices, got {most_devices!r}.", ["--max-devices 1024"])
     techniques = strategy_of({**requested, "micro_batch": None, "accumulate": None})
     length = RunLength.of(requested, None)
     owned = [owned_machines(text) for text in (device_names(own) if own else ())]
@@ -146,7 +155,7 @@ def _request(
         deadline_s=parse_duration(deadline) if isinstance(deadline, str) else deadline,
         objective=requested.get("objective") or OBJECTIVES[0],
         confidence=CONFIDENCE if (confidence := requested.get("confidence")) is None else confidence,
-        on=None if on is None else tuple(one_machine(name, "--on") for name in device_names(on)),
+        on=None if on is None else tuple(device_names(on)),
         own=tuple((name, count) for name, count, _ in owned),
         spot=requested.get("spot"),
         global_batch=requested.get("global_batch"),
@@ -156,6 +165,9 @@ def _request(
         limit=limit,
         usd_per_kwh=usd_per_kwh,
         costs=costs,
+        max_devices=_ONE_MACHINE if most_devices is None else most_devices,
+        machines_joined=most_devices is not None,
+        more_devices=_CLUSTER if most_devices is None else None,
         techniques=techniques,
         allow=parse_allowed(requested.get("allow"), named=requested),
         named=frozenset(requested),

@@ -147,3 +147,27 @@ def price_over_a_year_old() -> str:
 def ranked_lower() -> str:
     """The plan is inside the limits, and the table has no room for it."""
     return "inside, but others on the list rank higher"
+
+
+@kind_of_note(flag="--max-devices")
+def not_rented_together(*, why: str) -> str:
+    """Machines of a provider that are not rented several for one job. why: in words."""
+    return f"several of them are not rented for one job: {why}"
+
+
+@kind_of_note(flag="--max-devices")
+def parts_not_joined() -> str:
+    """Machines with a part of a device, or with CPUs alone, which are not joined for a job."""
+    return "several machines with parts of a device, or with CPUs alone, are not joined"
+
+
+@kind_of_note(flag="--max-devices")
+def network_unknown() -> str:
+    """Machines of which the catalog does not know what joins them, so several have no forecast."""
+    return "several of them: nothing is known of the network between them"
+
+
+@kind_of_note(flag="--max-devices")
+def larger_machine_joined() -> str:
+    """Machines of which the provider rents larger ones with the same chip."""
+    return "several of them: larger machines of the provider with the same chip are joined instead"

@@ -127,6 +127,16 @@ def started_on_each_machine(*, machines: int, ranks: int) -> str:
     )
 
 
+@kind_of_note(flag="--max-devices")
+def rented_together(*, machines: int, instance: str, provider: str, quota: str) -> str:
+    """Several machines are rented at the price of one each. quota: what the provider lets an account rent unless asked."""
+    usual = f": {quota}" if quota else ""
+    return (
+        f"assumed that {provider} rents {machines} × {instance} at once, near each other and each at the price of one; ask for "
+        f"the quota first{usual}"
+    )
+
+
 @kind_of_note(flag="--global-batch")
 def assumed_global_batch(*, samples: int, tokens: int | None, why: str) -> str:
     """The user names no batch of an optimizer step. tokens: in it, where samples are sequences."""

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from gpuwise.plan.file import load_plan, save_plan
     from gpuwise.plan.fit.types import FitResult, FitRow
     from gpuwise.plan.no_plan import NothingInside
+    from gpuwise.plan.rejection import Rejection
     from gpuwise.plan.request import Request
-    from gpuwise.plan.types import Plan, PlanResult, Rejection
+    from gpuwise.plan.types import Plan, PlanResult
 
 __getattr__ = lazily(
     __name__,
@@ -23,7 +24,8 @@ __getattr__ = lazily(
         "fit.types": ("FitResult", "FitRow"),
         "no_plan": ("NothingInside",),
         "request": ("Request",),
-        "types": ("Plan", "PlanResult", "Rejection"),
+        "rejection": ("Rejection",),
+        "types": ("Plan", "PlanResult"),
     },
 )
 __all__ = [

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from gpuwise.errors import GpuwiseError
 from gpuwise.notes import Note, rejections
 from gpuwise.plan.buying.candidates import Candidate, Key
+from gpuwise.plan.compose.verify import Finals
+from gpuwise.plan.composed import ComposedStrategies
 from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.fit.change import FittingChange
 from gpuwise.plan.no_plan import nearest_fitting
@@ -18,6 +20,7 @@ from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import Constraints, NoStrategy, no_batch
 from gpuwise.plan.space.permission import BATCH
 from gpuwise.plan.space.strategies import StrategySearch
+from gpuwise.plan.verified import Verified
 
 Best = Mapping[Key, Estimate | NoStrategy]
 
@@ -42,6 +45,7 @@ class BestStrategies:
         pricer: prices the job's steps.
         request: precision, recompute, batch and techniques that are pinned. Limits and amount do not enter.
         batch: the global batch.
+        composes: whether the model has repeated blocks, of which the meshes of several machines are composed.
         with_seq_len: returns the job's traces at another sequence length; None if its length is fixed.
     """
 
@@ -51,11 +55,15 @@ class BestStrategies:
         request: Request,
         batch: BatchChoice,
         *,
+        composes: bool = False,
         with_seq_len: Callable[[int], StepTraces] | None = None,
     ):
         self.pricer, self.request, self.batch = pricer, request, batch
         self.with_seq_len = with_seq_len
         self._strategies = StrategySearch(pricer)
+        self._composed = ComposedStrategies(pricer, request, global_batch=batch.samples)
+        self._composes = composes
+        self._finals: dict[Key, Finals] = {}
 
     @property
     def priced(self) -> int:
@@ -65,26 +73,51 @@ class BestStrategies:
     def changed(self, traces: StepTraces, request: Request, batch: BatchChoice) -> BestStrategies:
         """What finds the best strategies of a changed job on the same catalog."""
         pricer = StepPricer(traces, catalog=self.pricer.catalog, data=self.pricer.data)
-        return BestStrategies(pricer, request, batch, with_seq_len=self.with_seq_len)
+        return BestStrategies(pricer, request, batch, composes=self._composes, with_seq_len=self.with_seq_len)
 
     def untried(self) -> tuple[Note, ...]:
         """What the user allows and could not be tried."""
         return self._strategies.untried()
 
+    def verified(self) -> Verified | None:
+        """What exact forecasts changed of composed strategies; None where none were composed."""
+        return Verified.of(self._finals.values()) if self._finals else None
+
     def best(self, by_key: Mapping[Key, Candidate]) -> dict[Key, Estimate | NoStrategy]:
         """The best strategy on each hardware, or the reason why there is none."""
-        return {key: self._best(item) for key, item in by_key.items()}
+        several = {key: item for key, item in by_key.items() if item.cluster.machines > 1}
+        composed = self._composed.best(several) if several and self._is_composed() else {}
+        return {key: composed[key] if key in composed else self._best(item) for key, item in by_key.items()}
 
     def exact(self, item: Candidate, estimate: Estimate) -> Estimate | NoStrategy:
-        """The estimate with its memory replayed; the strategy is searched again with replays if little memory is left."""
+        """The exact estimate of a candidate, which may be of another strategy.
+
+        The fastest composed strategies are forecast alone. Others have their memory replayed, and are searched again with
+        replays if little memory is left.
+        """
         forecast = estimate.forecast
-        assert forecast is not None
+        if forecast is None:
+            return self._exact_of_composed(item)
         memory = self.pricer.replayed(forecast.strategy, item.cluster)
         if has_headroom(memory):
             return Estimate.of(replace(forecast, memory=memory), settled=True)
         self._strategies.exact_on.add(item.cluster)
         again = self._best(item)
         return replace(again, settled=True) if isinstance(again, Estimate) else again
+
+    def _exact_of_composed(self, item: Candidate) -> Estimate | NoStrategy:
+        finals = self._composed.finals(item.key, item.cluster)
+        self._finals[item.key] = finals
+        if not finals.finalists:
+            return NoStrategy(rejections.out_of_memory(), finals.dropped[0][1])
+        return Estimate.of(finals.finalists[0].forecast, settled=True)
+
+    def _is_composed(self) -> bool:
+        """Whether meshes are composed of blocks: the model has some, and the user pins nothing that is searched with them."""
+        request = self.request
+        if request.accumulation is not None or request.techniques.optimizer_in_backward:
+            return False
+        return self._composes
 
     def what_fits(self, by_key: Mapping[Key, Candidate], best: Best) -> tuple[Candidate, FittingChange] | None:
         """The candidate with the smallest shortfall of memory and the change that fits it; None if memory is not the reason."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwise.cost.forecast import Forecast, Interval
+from gpuwise.cost.forecast import Forecast, Interval, MemoryForecast
+from gpuwise.cost.price import UNITS
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.strategy import Strategy
+from gpuwise.trace.header import Header
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,35 @@ class Estimate:
     energy_j: float | None
     forecast: Forecast | None = None
     settled: bool = False
+
+    def to_forecast(self, header: Header, cluster: Cluster) -> Forecast:
+        """The forecast; a rough one, whose step counts as arithmetic alone, where the step is composed."""
+        if self.forecast is not None:
+            return self.forecast
+        units = self.strategy.global_batch * header.units_per_sample
+        memory = MemoryForecast(
+            int(self.device_bytes),
+            int(self.device_bytes),
+            int(self.device_bytes),
+            cluster.capacity_bytes,
+            {},
+            counted_only=True,
+        )
+        return Forecast(
+            job=header.job,
+            device=cluster.chip.id,
+            count=cluster.devices,
+            strategy=self.strategy,
+            step_time_s=self.step_time_s,
+            throughput=units / self.step_time_s.value,
+            throughput_unit=UNITS.get(header.sample_unit, f"{header.sample_unit}s/s"),
+            memory=memory,
+            flops_per_step=0,
+            mfu=None,
+            bound={"compute": 1.0},
+            energy_j=self.energy_j,
+            provenance={"step_time_s": "composed of blocks", "memory": "composed of blocks"},
+        )
 
     @classmethod
     def of(cls, forecast: Forecast, *, settled: bool = False) -> Estimate:

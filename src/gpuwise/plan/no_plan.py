@@ -14,12 +14,13 @@ from gpuwise.plan.fit.change import FitProblem, FittingChange
 from gpuwise.plan.fit.change_search import fitting_change
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
+from gpuwise.plan.rejection import Rejection
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import NoStrategy
 from gpuwise.plan.time_and_money import TimeAndMoney
-from gpuwise.plan.types import OwnedMachine, Plan, Rejection
+from gpuwise.plan.types import OwnedMachine, Plan
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Mesh
 

@@ -110,7 +110,8 @@ class Option:
     def usd_per_sample(self) -> float:
         """Price of one more sample: machine time while it trains, without setup, minimum or the rest of a reserved term."""
         busy_s = self.outcome.bill.machine_s - self.terms.setup_s
-        return busy_s / HOUR_S * self.price.usd_per_hour.value / (self.steps * self.estimate.strategy.global_batch)
+        usd_per_hour = self.item.rented * self.price.usd_per_hour.value
+        return busy_s / HOUR_S * usd_per_hour / (self.steps * self.estimate.strategy.global_batch)
 
     @property
     def log_hours(self) -> float:

@@ -69,6 +69,7 @@ _BOUND = {
     "memory": "memory bandwidth",
     "launch": "the launching of kernels",
     "communication": "the exchange between devices",
+    "pipeline": "waiting for other stages of the pipeline",
     "input": "waiting for the batch",
 }
 
@@ -226,7 +227,9 @@ def why_faster(fast: Forecast, fast_chip: Chip, slow: Forecast, slow_chip: Chip)
         return f"{head} {times(ratio)} the memory bandwidth, which limits {other}"
     if slow.strategy.recompute != "none" and fast.strategy.recompute == "none":
         return f"its memory holds the activations, which {other} computes again in backward"
-    loss = max(("launch", "communication", "input"), key=lambda name: slow.bound.get(name, 0) - fast.bound.get(name, 0))
+    loss = max(
+        ("launch", "communication", "pipeline", "input"), key=lambda name: slow.bound.get(name, 0) - fast.bound.get(name, 0)
+    )
     slow_share, fast_share = slow.bound.get(loss, 0), fast.bound.get(loss, 0)
     if slow_share - fast_share < _TELLING and fast.mfu and slow.mfu:
         return f"it uses {fast.mfu:.0%} of its {name_fast} peak, {other} {slow.mfu:.0%} of its {name_slow} peak"

@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note
-from gpuwise.plan.types import Rejection
+from gpuwise.plan.rejection import Rejection
 
 _EXAMPLES = 3
 _Example = tuple[float, object, str]  # distance, what, detail

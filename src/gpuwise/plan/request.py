@@ -52,6 +52,9 @@ class Request:
         named: names of the settings that the user set.
         loader_samples_per_s: samples a second from the data pipeline of a machine; None if it is never the limit.
         max_devices: larger offers are left out; a package that is sold as one, such as a chip of two cores, counts once.
+        machines_joined: whether several rented machines are joined to clusters of up to max_devices; those that `on` names are.
+        more_devices: where time or memory leaves nothing of up to max_devices, clusters of up to so many are looked at;
+            None (default) for none.
         usd_per_kwh: electricity price for the user's own machines.
         costs: what else the user's own machines cost.
         interruptions_per_day: rate of a spot machine; None takes the provider's usual rate.
@@ -88,6 +91,8 @@ class Request:
     named: frozenset[str] = frozenset()
     loader_samples_per_s: float | None = None
     max_devices: int = 16
+    machines_joined: bool = False
+    more_devices: int | None = None
     usd_per_kwh: float = USD_PER_KWH
     costs: MachineCosts = field(default_factory=MachineCosts)
     interruptions_per_day: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gpuwise.cost.inputs import DataPipeline
 from gpuwise.hardware.catalog import Catalog
@@ -11,10 +12,12 @@ from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note
 from gpuwise.plan.best import BatchChoice, BestStrategies
 from gpuwise.plan.buying.candidates import Candidate, candidates
+from gpuwise.plan.buying.clusters import with_clusters
 from gpuwise.plan.choose import choose
 from gpuwise.plan.cpu.choice import Price
 from gpuwise.plan.cpu.this_cpu import choices_here
 from gpuwise.plan.estimate import Estimate
+from gpuwise.plan.no_plan import NothingInside
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.request import Request
@@ -38,20 +41,42 @@ def plan(
     """The cheapest ways to train a job inside the budget and the deadline.
 
     Arguments as for `search`. Plans are ranked, the shown ones are forecast exactly, and ranked again until nothing changes.
+    Where single machines have too little memory or take too long, clusters of request.more_devices are looked at.
 
     Raises the errors of `search` and `choose`.
     """
-    searched = search(traces, request, offers, catalog, own=own, compiler=compiler, with_seq_len=with_seq_len)
-    return chosen_exactly(searched, request)
+
+    def searched(request: Request) -> Searched:
+        return search(traces, request, offers, catalog, own=own, compiler=compiler, with_seq_len=with_seq_len)
+
+    machines = searched(request)
+    if request.more_devices is None:
+        return chosen_exactly(machines, request)
+    wider = replace(request, max_devices=request.more_devices, more_devices=None, machines_joined=True)
+    if not machines.runs_somewhere:
+        return chosen_exactly(searched(wider), wider)
+    try:
+        return chosen_exactly(machines, request)
+    except NothingInside as nothing:
+        if request.budget_usd is not None and nothing.cheapest.usd.value > request.budget_usd:
+            raise  # more devices cost no less
+    return chosen_exactly(searched(wider), wider)
 
 
 def chosen_exactly(searched: Searched, request: Request) -> PlanResult:
     """The plans of a search with exact forecasts of all that are shown, explained if the request says so. Raises the errors of
     `choose` and `explain`."""
-    result = choose(searched, request)
-    while keys := searched.unsettled(result.plans):
+    while True:
+        try:
+            result = choose(searched, request)
+        except NothingInside as nothing:
+            if not (keys := searched.unsettled([nothing.cheapest, nothing.fastest])):
+                raise
+        else:
+            if not (keys := searched.unsettled(result.plans)):
+                break
         searched = searched.verified(keys)
-        result = choose(searched, request)
+    result = replace(result, verified=searched.strategies.verified())
     if request.why is None:
         return result
     return explain(searched, request, result, names=request.why, exactly=chosen_exactly)
@@ -86,9 +111,11 @@ def search(
         StepPricer(traces, catalog=catalog, data=DataPipeline(request.loader_samples_per_s)),
         request,
         batch,
+        composes=bool(header.blocks),
         with_seq_len=with_seq_len,
     )
-    considered = candidates(request, offers, catalog, parameters=header.trainable_parameters)
+    machines = candidates(request, offers, catalog, parameters=header.trainable_parameters)
+    considered = with_clusters(machines, request, offers, catalog)
     by_key = {item.key: item for item in considered if isinstance(item, Candidate)}
     best = strategies.best(by_key)
     choices = {} if own is None else choices_here(by_key, best, own, request, samples=samples, compiler=compiler)

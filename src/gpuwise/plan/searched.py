@@ -54,6 +54,11 @@ class Searched:
         """A candidate of each hardware."""
         return {item.key: item for item in self.considered if isinstance(item, Candidate)}
 
+    @property
+    def runs_somewhere(self) -> bool:
+        """Whether any hardware has a strategy."""
+        return any(isinstance(estimate, Estimate) for estimate in self.best.values())
+
     @cached_property
     def chips(self) -> dict[str, Chip]:
         """The chips of all candidates by id."""

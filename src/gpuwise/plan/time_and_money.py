@@ -37,6 +37,12 @@ def describe(plan: TimeAndMoney) -> str:
     offer = plan.offer
     price = f" at {plan.price_of_median:.0%} of the chip's median price" if plan.price_outlier else ""
     return (
-        f"{plan.count:g} × {plan.device} at {offer.provider} ({offer.instance}, {offer.terms}): "
+        f"{plan.count:g} × {plan.device} at {offer.provider} ({instance_words(offer, plan.count)}, {offer.terms}): "
         f"{format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)}{price.replace('%', ' %')}"
     )
+
+
+def instance_words(offer: Offer, count: float) -> str:
+    """'gpu_8x_h100', or '4 × gpu_8x_h100' where several of an offer make up the devices."""
+    rented = round(count / offer.devices)
+    return f"{rented} × {offer.instance}" if rented > 1 else offer.instance

@@ -13,7 +13,9 @@ from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.plan.break_even import BreakEven
 from gpuwise.plan.cpu.enough import CpuEnough
 from gpuwise.plan.pareto import ParetoFront
+from gpuwise.plan.rejection import Rejection
 from gpuwise.plan.time_and_money import TimeAndMoney, describe
+from gpuwise.plan.verified import Verified
 from gpuwise.plan.why.types import PlanWhy
 from gpuwise.printed import Printed
 from gpuwise.step_settings import job_word
@@ -161,19 +163,6 @@ class Plan(Printed):
 
 
 @dataclass(frozen=True)
-class Rejection:
-    """The number of offers rejected for one reason, with the nearest ones as examples."""
-
-    count: int
-    examples: tuple[str, ...] = ()
-    reason: Note = field(kw_only=True)
-
-    def to_dict(self) -> dict[str, object]:
-        """The JSON contract of `gpuwise plan --json`, one entry of `rejection_notes`."""
-        return {**self.reason.to_dict(), "count": self.count, "examples": list(self.examples)}
-
-
-@dataclass(frozen=True)
 class OwnedMachine:
     """A machine of the user: one named with --own, or this one.
 
@@ -254,6 +243,7 @@ class PlanResult(Printed):
         why: why the first plan and those that the user names stand where they stand; empty if nobody asks.
         front: the Pareto front of time, money and energy; None in a result made by hand.
         cpu_enough: whether this machine's CPU is enough; None where it is not considered, or cannot train the job.
+        verified: what exact forecasts changed of composed strategies; None where none were composed.
     """
 
     plans: tuple[Plan, ...]
@@ -266,6 +256,7 @@ class PlanResult(Printed):
     front: ParetoFront | None = None
     why: tuple[PlanWhy, ...] = ()
     cpu_enough: CpuEnough | None = None
+    verified: Verified | None = None
 
     @property
     def best(self) -> Plan:
@@ -291,6 +282,7 @@ class PlanResult(Printed):
             "why": [each.to_dict() for each in self.why],
             "cpu_enough": None if self.cpu_enough is None else self.cpu_enough.to_dict(),
             "at_hand": [machine.to_dict() for machine in self.at_hand],
+            "verified": None if self.verified is None else self.verified.to_dict(),
             "best_at_usual_price": None if self.best_at_usual_price is None else self.best_at_usual_price.to_dict(),
         }
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from gpuwise.cost.forecast import Interval
 from gpuwise.hardware.types import Offer
+from gpuwise.plan.time_and_money import instance_words
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.units import format_bytes
 
@@ -181,10 +182,14 @@ def memory_of(used_bytes: float, capacity_bytes: int | None) -> str:
     return format_bytes(used_bytes) + of
 
 
-def offer_words(offer: Offer) -> str:
-    """Provider and instance; the provider once where the instance names it too."""
+def offer_words(offer: Offer, count: float | None = None) -> str:
+    """Provider and instance; the provider once where the instance names it too.
+
+    count: devices of the plan, of which several of the offer may make up; None (default) for those of one.
+    """
     named = offer.instance.lower().startswith(offer.provider.lower())
-    return offer.instance if named else f"{offer.provider} {offer.instance}"
+    instance = instance_words(offer, offer.devices if count is None else count)
+    return instance if named else f"{offer.provider} {instance}"
 
 
 def mesh_words(mesh: Mesh) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuwise.plan.types import OwnedMachine, Plan, PlanResult, Rejection
+from gpuwise.plan.rejection import Rejection
+from gpuwise.plan.types import OwnedMachine, Plan, PlanResult
 from gpuwise.report.break_even import break_even
 from gpuwise.report.cpu_enough import cpu_enough
 from gpuwise.report.parts import UNKNOWN, columns, heading, notes, offer_words, percent, span, strategy_words
@@ -172,7 +173,7 @@ def _row(plan: Plan, result: PlanResult) -> list[str]:
     return [
         mark,
         f"{plan.count:g} x {plan.device}",
-        offer_words(offer),
+        offer_words(offer, plan.count),
         offer.terms + stale,
         strategy_words(plan.strategy),
         format_duration(plan.hours * 3600),

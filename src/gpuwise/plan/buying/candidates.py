@@ -12,16 +12,17 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.device import DeviceSpec, parse_device
 from gpuwise.hardware.links import link_inside
-from gpuwise.hardware.names import split_device
 from gpuwise.hardware.types import Chip, Machine, Offer, Source
 from gpuwise.notes import Note, rejections
 from gpuwise.notes import run as run_notes
+from gpuwise.plan.buying.named import NamedDevices
 from gpuwise.plan.economics import owned
 from gpuwise.plan.economics.owned import OwnedCosts, OwnedRate
 from gpuwise.plan.economics.rented import rental
 from gpuwise.plan.economics.terms import Terms
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
+from gpuwise.plan.time_and_money import instance_words
 
 Key = tuple[str, float, str | None, int | None, str | None]  # chip, devices, link, memory and network of the cluster
 
@@ -57,18 +58,19 @@ class Candidate:
 
     def __str__(self) -> str:
         offer = self.offer
-        return f"{self.devices:g} × {self.chip.id} at {offer.provider} ({offer.instance}, {offer.terms})"
+        instance = instance_words(offer, self.devices)
+        return f"{self.devices:g} × {self.chip.id} at {offer.provider} ({instance}, {offer.terms})"
 
 
 def candidates(
     request: Request, offers: Sequence[Offer], catalog: Catalog, *, parameters: int
 ) -> list[Candidate | tuple[Offer, Note]]:
     """All offers and machines to consider: a Candidate each, or (offer, reason) if it is rejected before pricing."""
-    named, here = _named_devices(request, catalog)
+    named = NamedDevices.of(request, catalog)
     considered: list[Candidate | tuple[Offer, Note]] = []
     for offer in offers:
         chip = catalog.chips.get(offer.chip_id)
-        if request.on is not None and not named & {(offer.chip_id, None), (offer.chip_id, offer.devices)}:
+        if not named.includes(offer):
             continue
         reason = rejections.chip_not_in_catalog() if chip is None else _reject(request, offer, chip)
         if reason is not None:
@@ -83,29 +85,9 @@ def candidates(
             considered.append(_owned(request, machine, provider="own", assumed=spec.assumed, share=devices / count))
     for spec in request.own_clusters:
         considered.append(_owned_cluster(request, spec))
-    if here is not None:
-        considered.append(_owned(request, here, provider="here"))
+    if named.here is not None:
+        considered.append(_owned(request, named.here, provider="here"))
     return [_check_owned(item) for item in considered]
-
-
-def _named_devices(request: Request, catalog: Catalog) -> tuple[set[tuple[str, int | None]], Machine | None]:
-    """(chip id, count or None for any) of the offers in request.on, and this machine if it is considered.
-
-    `cpu` means any CPU offer, and this machine if it has no GPU.
-    """
-    named: set[tuple[str, int | None]] = set()
-    here = request.here if request.on is None else None
-    for text in request.on or ():
-        name, count, _ = split_device(text)
-        if name.lower() == "here":
-            here = request.here
-        elif name.lower() == "cpu":
-            named |= {(chip.id, count) for chip in catalog.chips.values() if chip.kind == "cpu"}
-            if request.here is not None and request.here.chip.kind == "cpu":
-                here = request.here
-        else:
-            named.add((parse_device(text, catalog=catalog).chip.id, count))
-    return named, here
 
 
 def _check_owned(item: Candidate | tuple[Offer, Note]) -> Candidate | tuple[Offer, Note]:

@@ -105,9 +105,8 @@ class PlanMaker:
         """An option with its reasons, without a rank."""
         terms = replace(option.terms, usd_per_hour=option.terms.usd_per_hour * option.price_ratio)
         item, outcome, obstacle = replace(option.item, terms=terms), option.outcome, option.train_obstacle
-        forecast = option.estimate.forecast
-        assert forecast is not None
         request, header, choice = self.request, self.searched.header, self.searched.choices.get(item.key)
+        forecast = option.estimate.to_forecast(header, item.cluster)
         batch = forecast.strategy.global_batch
         work_s = forecast.step_time_s.value * option.steps
         assumptions = [*item.assumptions, *forecast.assumption_notes]

@@ -21,7 +21,7 @@ def pipeline_s(
     The longest of the paths through one rank: the way there of the first micro-batch, all work of that rank, what it waits for
     the ranks behind it before its first and after its last turns, and the way back. Of 1f1b these are the simulated seconds; of
     interleaved-1f1b a lower bound, which the simulation exceeds by 1 % where ranks differ by as much as 10 %, and by up to 7 %
-    where there are no more micro-batches than ranks.
+    where there are as many micro-batches as ranks; with fewer they agree within 2 %.
 
     Arguments:
         stages_per_rank: 1 runs 1f1b, more run interleaved-1f1b.
@@ -48,6 +48,12 @@ def pipeline_s(
         waits_s = np.maximum(0.0, behind_s - ahead * own_forward_s) + np.maximum(0.0, behind_s - ahead * own_backward_s)
         work_s = micro_batches * stages_per_rank * (own_forward_s + own_backward_s)
         longest = np.maximum(longest, before_s + work_s + waits_s)
+    # Where an interleaved pipeline has fewer micro-batches than ranks, each rank waits between its stages: the first passes all
+    # stages of all ranks one after the other, and the others follow it.
+    passes_s = stages_per_rank * (both_s[0] + middle * both_s[1] + both_s[2])
+    passes_s = passes_s + (micro_batches - 1) * np.maximum(np.maximum(both_s[0], both_s[2]), (middle > 0) * both_s[1])
+    passes_s = passes_s + 2 * hop_s * (stages_per_rank * ranks - 1)
+    longest = np.where(interleaved & (micro_batches < ranks), np.maximum(longest, passes_s), longest)
     result: np.ndarray = np.stack([longest, longest - backward_s[0], longest - backward_s[0] - middle * backward_s[1]])
     return result
 

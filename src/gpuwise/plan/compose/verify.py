@@ -63,15 +63,21 @@ class Finals:
         return self.faster or (self.finalists[0].forecast if self.finalists else None)
 
 
-def verified(points: Sequence[ComposedPoint], pricer: StepPricer, cluster: Cluster, *, replay: bool = True) -> Finals:
+def verified(
+    points: Sequence[ComposedPoint], pricer: StepPricer, cluster: Cluster, *, replay: bool = True, most: int | None = None
+) -> Finals:
     """The exact forecasts of composed points.
 
     Arguments:
         points: the best first.
+        most: points that fit after which no more are forecast; None (default) forecasts all.
         replay: replay the allocator over each step; if False, its memory is counted.
     """
-    finalists, dropped = [], []
+    finalists: list[Finalist] = []
+    dropped: list[tuple[ComposedPoint, str]] = []
     for rank, point in enumerate(points):
+        if len(finalists) == most:
+            break
         try:
             forecast = pricer.forecast(point.strategy, cluster, replay=replay)
         except NOT_TRACED as error:

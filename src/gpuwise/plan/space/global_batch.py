@@ -10,6 +10,9 @@ from gpuwise.notes import run as run_notes
 # Training from scratch. Tokens: GPT-3's smaller models, 0.5 M (Brown et al. 2020, table 2.1). Images: 256 (Goyal et al. 2017,
 # the ResNet-50 reference). Others: 256.
 SCRATCH_TOKENS = 2**19
+# From 13 billion parameters on 2 M, as GPT-3 13B and larger (the same table: 2 to 3.2 M).
+LARGE_PARAMETERS, LARGE_TOKENS = 13 * 10**9, 2**21
+_SMALL = "half a million tokens, as GPT-3's smaller models"
 SCRATCH_SAMPLES = 256
 # Fine-tuning of sequences: 16 (BERT's fine-tuning takes 16 or 32, Devlin et al. 2019, appendix A.3; QLoRA 16, Dettmers et al.
 # 2023, appendix B.2).
@@ -58,8 +61,10 @@ def usual_global_batch(on: TrainedOn) -> tuple[int, str]:
         few = "weights are frozen" if on.trainable < on.parameters else "fewer tokens than the model has parameters"
         why = f"as in fine-tuning: {few}"
     elif on.tokens:
-        usual, least = SCRATCH_TOKENS // on.units_per_sample, FINE_TUNING_SAMPLES
-        why = f"half a million tokens, as GPT-3's smaller models, or what leaves {FEWEST_STEPS} steps"
+        large = on.parameters >= LARGE_PARAMETERS
+        tokens, words = (LARGE_TOKENS, "two million tokens, as GPT-3 13B") if large else (SCRATCH_TOKENS, _SMALL)
+        usual, least = tokens // on.units_per_sample, FINE_TUNING_SAMPLES
+        why = f"{words}, or what leaves {FEWEST_STEPS} steps"
     data = min(on.total_samples, on.data_samples or on.total_samples)
     batch = power_of_two_below(max(1, min(usual, data // FEWEST_STEPS)))
     return max(batch, min(least, power_of_two_below(max(1, data)))), why

@@ -1,0 +1,86 @@
+"""plan on clusters of rented machines, joined by the network that their offer has."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from gpuwise.cli.main import main
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.plan.buying.candidates import Candidate, candidates
+from gpuwise.plan.buying.clusters import with_clusters
+from gpuwise.plan.request import Request
+
+
+def clusters(request: Request) -> tuple[list[Candidate], dict[str, set[str]]]:
+    """The clusters of the shipped offers, and the providers of those that are not joined by the kind of reason."""
+    catalog = Catalog(user_files=())
+    machines = candidates(request, catalog.offers, catalog, parameters=10**9)
+    joined, alone = [], {}
+    for item in with_clusters(machines, request, catalog.offers, catalog):
+        if isinstance(item, Candidate):
+            joined += [item] if item.cluster.machines > 1 else []
+        else:
+            alone.setdefault(item[1].kind, set()).add(item[0].provider)
+    return joined, alone
+
+
+@pytest.fixture(scope="module")
+def all_clusters() -> tuple[list[Candidate], dict[str, set[str]]]:
+    return clusters(Request(samples=1, max_devices=1024, machines_joined=True))
+
+
+def test_clusters_have_a_network_and_the_price_of_all_machines(all_clusters):
+    joined, _ = all_clusters
+    assert {item.offer.provider for item in joined} >= {"aws", "azure", "gcp", "coreweave"}
+    for item in joined:
+        assert item.cluster.between is not None
+        assert item.cluster.devices == item.devices == item.rented * item.offer.devices <= 1024 * item.chip.devices_per_package
+        assert item.terms.usd_per_hour == pytest.approx(item.rented * item.offer.usd_per_hour)
+    p5 = {item.rented for item in joined if item.offer.instance == "p5.48xlarge"}
+    assert p5 == {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128}
+
+
+def test_any_machine_that_is_interrupted_interrupts_all(all_clusters):
+    joined, _ = all_clusters
+    spot = [item for item in joined if item.offer.terms == "spot" and item.offer.instance == "p5.48xlarge"]
+    rates = {item.rented: item.terms.interruptions_per_day for item in spot}
+    assert rates[16] == pytest.approx(8 * rates[2])
+
+
+def test_what_is_not_rented_by_the_hundred_is_said(all_clusters):
+    _, alone = all_clusters
+    assert {"vast", "runpod", "colab", "kaggle"} <= alone["not-rented-together"]
+    assert "lambda" in alone["network-unknown"]
+    assert "aws" in alone["larger-machine-joined"]
+
+
+def test_machines_are_joined_only_where_the_request_says_so():
+    assert clusters(Request(samples=1))[0] == []
+    named, _ = clusters(Request(samples=1, on=("h100-sxm:8x4",)))
+    assert {item.cluster.name for item in named} == {"h100-80gb-sxm:8x4"}
+
+
+def test_a_cluster_that_is_named_is_planned_with_its_best_mesh_forecast_exactly():
+    arguments = ["plan", "llama3-8b", "--tokens", "20B", "--deadline", "30d", "--on", "h100-sxm:8x4", "--no-spot", "--json"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    plan = answer["plans"][0]
+    mesh = plan["strategy"]["mesh"]
+    assert plan["count"] == 32
+    assert plan["machines"] == 4
+    assert mesh["dp_replicate"] * mesh["dp_shard"] * mesh["tp"] * mesh["pp"] == 32
+    assert plan["forecast"]["provenance"]["memory"] == "trace"
+    assert plan["offer"]["count"] == 8
+    assert answer["verified"]["clusters"] >= 1
+    assert abs(answer["verified"]["largest_time_change"]) < 0.1
+    assert {"started-on-each-machine", "rented-together"} <= {note["kind"] for note in plan["assumption_notes"]}
+
+
+def test_devices_out_of_range_are_refused():
+    result = CliRunner().invoke(main, ["plan", "gpt2", "--tokens", "1B", "--max-devices", "0"])
+    assert result.exit_code == 2
+    assert "1 to 16,384 devices" in result.stderr
