@@ -8,7 +8,7 @@ import pytest
 
 import gpuwise
 from gpuwise.api.devices import device_of
-from gpuwise.api.sources import source_of
+from gpuwise.api.sources import PresetSource, source_of
 from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import InputError, NoPlanError
 from gpuwise.hardware import load_catalog
@@ -18,9 +18,12 @@ from gpuwise.plan.space.constraints import Constraints, NoStrategy
 from gpuwise.plan.space.permission import PERMISSIONS, parse_allowed, permitted, permitted_batches, used
 from gpuwise.plan.space.strategies import StrategySearch, sample_s
 from gpuwise.strategy import Strategy
+from gpuwise.trace.presets.table import PRESETS
 
 CARD = device_of("rtx-4090:1", load_catalog()).cluster
-TRACES = source_of("gpt2-xl").traces()
+PRESET = PresetSource(PRESETS["gpt2-xl"], {})
+PRESET.search_recorded()
+TRACES = PRESET.traces()
 
 
 def best(constraints: Constraints, *allowed: str) -> Forecast | NoStrategy:

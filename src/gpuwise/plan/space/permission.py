@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError, nearest
+from gpuwise.notes import Note
+from gpuwise.notes import plan as notes
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import Constraints
 from gpuwise.strategy import Strategy
@@ -108,6 +110,16 @@ def permitted_batches(constraints: Constraints, *, devices: int) -> Iterator[Con
         if batch is not None and batch not in tried and min(BATCH_FACTORS) <= batch / usual <= max(BATCH_FACTORS):
             tried.add(batch)
             yield replace(constraints, global_batch=batch)
+
+
+def not_tried(constraints: Constraints, problem: str) -> Note:
+    """The note on allowed techniques that cannot be forecast."""
+    chosen = constraints.techniques
+    words = [chosen.adapter if chosen.adapter != "none" else "", chosen.optimizer or ""]
+    parts = [", ".join(word for word in words if word), constraints.precision or ""]
+    return notes.allowed_but_not_tried(
+        techniques=" in ".join(part for part in parts if part), problem=problem.removesuffix(".")
+    )
 
 
 def used(strategy: Strategy, *, requested: Strategy, precision: str | None, global_batch: int | None) -> dict[str, str]:

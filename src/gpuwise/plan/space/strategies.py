@@ -9,7 +9,6 @@ from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.errors import GpuwiseError, MissingDependencyError, PrecisionError, UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes import Note, rejections
-from gpuwise.notes import plan as plan_notes
 from gpuwise.plan.pricing.largest import largest_of
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import NOT_TRACED
@@ -32,7 +31,7 @@ class StrategySearch:
         self.exact_on: set[Cluster] = set()
         self._ladders: dict[tuple[object, ...], list[Strategy] | GpuwiseError] = {}
         self._optimizers: dict[tuple[str, ...], str | None] = {}
-        self._untried: dict[str, str] = {}
+        self._untried: dict[str, Constraints] = {}
 
     def memory(self, strategy: Strategy, cluster: Cluster) -> MemoryForecast:
         """The memory part of `forecast`, without pricing time."""
@@ -72,7 +71,7 @@ class StrategySearch:
         forecast = self._best_as_requested(cluster, other)
         if isinstance(forecast, NoStrategy):
             if forecast.reason == rejections.no_trace():
-                self._untried.setdefault(forecast.detail, _techniques(other))
+                self._untried.setdefault(forecast.detail, other)
             return best, taken
         if isinstance(best, NoStrategy) or sample_s(best) > permission.WORTH * sample_s(forecast):
             return forecast, other
@@ -80,10 +79,7 @@ class StrategySearch:
 
     def untried(self) -> tuple[Note, ...]:
         """Allowed techniques that cannot be forecast."""
-        return tuple(
-            plan_notes.allowed_but_not_tried(techniques=words, problem=problem.removesuffix("."))
-            for problem, words in self._untried.items()
-        )
+        return tuple(permission.not_tried(constraints, problem) for problem, constraints in self._untried.items())
 
     def _own_optimizer(self, cluster: Cluster, constraints: Constraints) -> str | None:
         """The job's own optimizer; None if it makes its own, or cannot be traced."""
@@ -200,13 +196,6 @@ class StrategySearch:
         more = " and more that is lost to fragments" if missing < 0 else ""
         needs = f"needs {(least or 0) / 2**30:.1f} GiB a device{more}"
         return NoStrategy(rejections.out_of_memory(), needs, max(0.0, float(missing)))
-
-
-def _techniques(constraints: Constraints) -> str:
-    """The techniques of constraints that may need permission, in words."""
-    chosen = constraints.techniques
-    words = [chosen.adapter if chosen.adapter != "none" else "", chosen.optimizer or "", constraints.precision or ""]
-    return " in ".join(", ".join(word for word in part if word) for part in (words[:2], words[2:]) if any(part))
 
 
 def sample_s(forecast: Forecast) -> float:
