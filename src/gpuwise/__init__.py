@@ -35,7 +35,6 @@ _HOME = {
     "classical_forecast": "gpuwise.api",
     "kernel": "gpuwise.api",
     "fit": "gpuwise.api",
-    "buy": "gpuwise.api",
     "compare": "gpuwise.api",
     "scale": "gpuwise.api",
     "plan": "gpuwise.api",
@@ -62,7 +61,6 @@ __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
     from gpuwise.api import Trainer as Trainer
-    from gpuwise.api import buy as buy
     from gpuwise.api import chips as chips
     from gpuwise.api import classical_forecast as classical_forecast
     from gpuwise.api import compare as compare

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuwise.api.planning import plan
     from gpuwise.api.recording import record
     from gpuwise.api.scaling import scale
+    from gpuwise.api.sweeping import sweep
     from gpuwise.api.timelines import step_timeline
     from gpuwise.api.training import Trainer, train
     from gpuwise.api.validating import validate
@@ -36,6 +37,7 @@ __getattr__ = lazily(
         "planning": ("plan",),
         "recording": ("record",),
         "scaling": ("scale",),
+        "sweeping": ("sweep",),
         "timelines": ("step_timeline",),
         "training": ("Trainer", "train"),
         "validating": ("validate",),
@@ -59,6 +61,7 @@ __all__ = [
     "roofline",
     "scale",
     "step_timeline",
+    "sweep",
     "train",
     "unpriced_offers",
     "validate",

@@ -12,6 +12,7 @@ from gpuwise.api.devices import devices_of
 from gpuwise.api.fitting import at_other_lengths
 from gpuwise.api.offer_choice import offer_choice
 from gpuwise.api.own_costs import own_costs
+from gpuwise.api.source import StepSource
 from gpuwise.api.sources import PresetSource, source_of
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
@@ -74,28 +75,12 @@ def plan(
 
     Raises NoPlanError if nothing is inside budget and deadline, DoesNotFitError, and the errors of `forecast`.
     """
-    from gpuwise.hardware.detect import detect_machine
     from gpuwise.plan.search import plan as search
 
-    requested = named_settings(settings, PlanSettings)
-    request = _request(requested, on=on, own=own, limit=limit)
-    strategy = strategy_of(requested)
-    source = source_of(job, **sizes_of(requested))
-    check_techniques(strategy, source.step_facts())
-    if isinstance(source, PresetSource):
-        source.search_recorded(request.techniques, precision=request.precision)
-    catalog = load_catalog()
-    here = detect_machine(catalog)
-    request = replace(
-        request,
-        own_clusters=_owned_clusters(own, requested.get("network"), catalog),
-        here=here,
-        offers=offer_choice(requested, catalog),
-        samples_per_epoch=source.samples_per_epoch,
-        job_argument=source.argument,
-        why=None if why is None else tuple(device_names(why) if isinstance(why, str) else why),
-    )
+    source, request, catalog = job_and_request(job, settings, on=on, own=own, limit=limit)
+    request = replace(request, why=None if why is None else tuple(device_names(why) if isinstance(why, str) else why))
     price = None
+    here = request.here
     if here is not None and here.chip.kind == "cpu" and names_this_cpu(on):
         price = own_price(source, here.chip, here.host_memory_bytes)
     return search(
@@ -107,6 +92,31 @@ def plan(
         compiler=has_compiler(),
         with_seq_len=at_other_lengths(source, "accelerator"),
     )
+
+
+def job_and_request(
+    job: str | Job, settings: PlanSettings, *, on: str | Sequence[str] | None, own: str | Sequence[str], limit: int | None
+) -> tuple[StepSource, Request, Catalog]:
+    """The job's source, the parsed request and the catalog. Arguments and errors as for `plan`."""
+    from gpuwise.hardware.detect import detect_machine
+
+    requested = named_settings(settings, PlanSettings)
+    request = _request(requested, on=on, own=own, limit=limit)
+    strategy = strategy_of(requested)
+    source = source_of(job, **sizes_of(requested))
+    check_techniques(strategy, source.step_facts())
+    if isinstance(source, PresetSource):
+        source.search_recorded(request.techniques, precision=request.precision)
+    catalog = load_catalog()
+    request = replace(
+        request,
+        own_clusters=_owned_clusters(own, requested.get("network"), catalog),
+        here=detect_machine(catalog),
+        offers=offer_choice(requested, catalog),
+        samples_per_epoch=source.samples_per_epoch,
+        job_argument=source.argument,
+    )
+    return source, request, catalog
 
 
 def _owned_clusters(own: str | Sequence[str], network: str | None, catalog: Catalog) -> tuple[DeviceSpec, ...]:

@@ -11,6 +11,7 @@ import click
 from gpuwise.cli.buying import buy_option, checked_job, show_advice
 from gpuwise.cli.options import JobCommand, json_option, on_option, optional_job_argument, settings_options
 from gpuwise.cli.pictures import check_plot, front_plot_option, show_front
+from gpuwise.cli.sweeping import runs_option, show_sweep
 from gpuwise.plan_settings import LimitSettings, OfferSettings, PlanSettings, SearchSettings
 from gpuwise.step_settings import NetworkSettings, job_word, settings_of
 
@@ -22,6 +23,7 @@ _SHOWN_FIRST = [
 @click.command("plan", cls=JobCommand, short_help="Hardware and settings inside a budget.")
 @optional_job_argument
 @buy_option
+@runs_option
 @settings_options(LimitSettings)
 @on_option("Only these devices, separated by commas.", required=False, metavar="A,B")
 @click.option("--own", multiple=True, metavar="DEVICE:N", help="Machines you have: rtx-4090:2, h100-sxm:8x4. Repeatable.")
@@ -36,6 +38,7 @@ _SHOWN_FIRST = [
 def command(
     job: str | None,
     buy: str | None,
+    runs: int | None,
     on: str | None,
     own: tuple[str, ...],
     output: str | None,
@@ -54,6 +57,8 @@ def command(
     if buy is not None:
         return show_advice(buy, as_json=as_json)
     job = checked_job(job)
+    if runs is not None:
+        return show_sweep(job, runs, on=on, own=own, as_json=as_json, settings=settings)
     if forecast_classical(job, on, {**settings, "own": own, "output": output}, as_json=as_json):
         return
     target = None if output is None else os.path.abspath(output)  # the job may change the working folder
