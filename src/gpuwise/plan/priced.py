@@ -67,11 +67,11 @@ def _column(values: Sequence[float | None]) -> FloatArray:
 
 def priced_options(searched: Searched, request: Request, *, samples: int) -> PricedOptions:
     """The options for an amount. A search remembers the last amount's, so that limits and objectives change in milliseconds."""
-    if samples not in searched.remembered:
+    if samples not in searched.priced:
         rejected = Rejections()
         options = PlanMaker(searched, replace(request, deadline_s=None), samples).options(rejected)
-        searched.remembered.clear()
-        searched.remembered[samples] = PricedOptions.of(options, rejected)
-    priced = searched.remembered[samples]
+        searched.priced.clear()
+        searched.priced[samples] = PricedOptions.of(options, rejected)
+    priced = searched.priced[samples]
     assert isinstance(priced, PricedOptions)
     return priced

@@ -35,7 +35,8 @@ class Searched:
         market: what a device-hour usually costs.
         choices: settings chosen for this machine's CPU.
         incomplete: offers without a price, in words.
-        remembered: what `choose` remembers of it, by the amount.
+        remembered: options that `choose` has made, by the amount and the identity of the candidate.
+        priced: what `choose` remembers beside, by the amount; not of a copy.
     """
 
     header: Header
@@ -47,7 +48,8 @@ class Searched:
     market: UsualPrices
     choices: Mapping[Key, CpuChoice]
     incomplete: Sequence[str]
-    remembered: dict[int, object] = field(default_factory=dict, init=False, compare=False, repr=False)
+    remembered: dict[tuple[int, int], object] = field(default_factory=dict, compare=False, repr=False)
+    priced: dict[int, object] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def by_key(self) -> dict[Key, Candidate]:

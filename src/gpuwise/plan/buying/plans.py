@@ -57,12 +57,25 @@ class PlanMaker:
                 continue
             rows.append((item, estimate))
         options = []
-        for option in self._options(rows):
+        for option in self._remembered(rows):
             if math.isfinite(option.hours) and math.isfinite(option.usd.high):
                 options.append(option)
             else:
                 rejected.add(rejections.never_ends(), option.item, offer=option.offer)
         return options
+
+    def _remembered(self, rows: Sequence[tuple[Candidate, Estimate]]) -> list[Option]:
+        """The options of candidates. Those with the same estimate as before are not made again."""
+        options: dict[int, Option] = {}
+        for item, estimate in rows:
+            option = self.searched.remembered.get((self.samples, id(item)))
+            if isinstance(option, Option) and option.item is item and option.estimate is estimate:
+                options[id(item)] = option
+        others = self._options([(item, estimate) for item, estimate in rows if id(item) not in options])
+        options |= {id(option.item): option for option in others}
+        self.searched.remembered.clear()
+        self.searched.remembered.update({(self.samples, key): option for key, option in options.items()})
+        return [options[id(item)] for item, _ in rows]
 
     def _options(self, rows: Sequence[tuple[Candidate, Estimate]]) -> list[Option]:
         """The time and money of the run on each candidate, computed as columns."""
