@@ -20,10 +20,11 @@ LEAST_PRICES = 3  # that make a median
 _RENTED = ("on-demand", "spot", "reserved-1y", "reserved-3y")
 
 # Kinds of prices and the days after which little of a listed price is left (the time constant of an exponential). Guesses:
-# no provider states one, except the 15 minutes of Nebius. Google's spot prices change at most once in 30 days
-# (cloud.google.com/spot-vms/pricing), hosts on Vast.ai reprice daily, and price lists change about once a year (AWS's cut of
+# no provider states one, except the 15 minutes of Nebius. Google's documentation of Spot VMs said at most
+# once in 30 days, hosts on Vast.ai reprice daily, and price lists change about once a year (AWS's cut of
 # P5 prices in June 2025, Nebius' rise of October 2026).
 PRICE_KINDS = {"published": 365.0, "spot": 30.0, "marketplace": 1.0, "from": 15 / 60 / 24}
+PUBLISHED_SPREAD = 0.3  # standard deviation of the logarithm of a list's price after years: of the size of those changes
 GRACE_DAYS = 92.0  # a published price up to a quarter old is today's
 # What machines of a marketplace usually cost, as a share of the chip's median on demand: 0.68 to 0.72 by the index of
 # ccir.io of 2026-05-13 for the lowest of its three tiers of providers (H100 $2.72, H200 $3.44, B200 $4.89 an hour).

@@ -13,7 +13,7 @@ from gpuwise.notes import Note, rejections
 from gpuwise.notes import run as run_notes
 from gpuwise.plan.buying.candidates import Candidate
 from gpuwise.plan.buying.named import NamedDevices
-from gpuwise.plan.economics.terms import Terms
+from gpuwise.plan.economics.rented import of_several
 from gpuwise.plan.request import Request
 
 MOST_DEVICES = 16_384  # the largest published runs: Llama 3 405B, arXiv 2407.21783
@@ -98,15 +98,6 @@ class Joiner:
         if not named and offer.devices < self._largest.get((offer.provider, offer.chip_id), 0.0):
             return rejections.larger_machine_joined()
         return None
-
-
-def of_several(terms: Terms, machines: int) -> Terms:
-    """The terms of several machines at once: all are paid, and the job waits for each that is interrupted."""
-    return replace(
-        terms,
-        usd_per_hour=machines * terms.usd_per_hour,
-        interruptions_per_day=machines * terms.interruptions_per_day,
-    )
 
 
 def _assumptions(offer: Offer, machines: int) -> list[Note]:

@@ -8,7 +8,8 @@ price to the power w times the usual price to the power 1 - w, with
 
 Its logarithm has the standard deviation σ sqrt(1 - w²), with σ the spread of one chip's price over providers. The likely
 price is this distribution's median, never below the listed price; its high end is never above the provider's own price on
-demand, which the user can take instead. A listed price below OUTLIER_SHARE of the chip's median counts as that share.
+demand, which the user can take instead. A price list changes in either direction: what it says stays the likely price, and
+its interval widens from the end of a quarter on. A listed price below OUTLIER_SHARE of the chip's median counts as that share.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.cost.forecast import Interval
-from gpuwise.hardware.prices import GRACE_DAYS, OUTLIER_SHARE, PRICE_KINDS, UNKNOWN_RISE, UsualPrices, price_kind
+from gpuwise.hardware.prices import (
+    GRACE_DAYS,
+    OUTLIER_SHARE,
+    PRICE_KINDS,
+    PUBLISHED_SPREAD,
+    UNKNOWN_RISE,
+    UsualPrices,
+    price_kind,
+)
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note
 from gpuwise.notes.price import likely_price as likely_price_note
@@ -100,12 +109,15 @@ class PriceLaw:
             start = max(listed, OUTLIER_SHARE * median_each * offer.devices)
         rise = UNKNOWN_RISE if kind in ("marketplace", "from") else 1.0
         usual = rise * start if usual_each is None else max(usual_each * offer.devices, start)
+        if kind == "published":
+            usual = start  # a list changes in either direction
         hold_days, age_days = PRICE_KINDS[kind], market.age_days(offer.as_of)
         if kind == "published":
             age_days = max(0.0, age_days - GRACE_DAYS)
         own = market.own_on_demand.get((offer.provider, offer.chip_id), math.inf) * offer.devices
+        spread = PUBLISHED_SPREAD if kind == "published" else market.spread
         most = own if offer.terms == "spot" else math.inf
-        return cls(listed, start, usual, hold_days * DAY_S, math.exp(-age_days / hold_days), max(most, listed), market.spread)
+        return cls(listed, start, usual, hold_days * DAY_S, math.exp(-age_days / hold_days), max(most, listed), spread)
 
 
 def likely_usd(
