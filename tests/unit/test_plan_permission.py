@@ -99,6 +99,16 @@ def test_a_plan_names_what_it_changes() -> None:
     assert not any(note.kind == "changes-training" for plan in plain.plans for note in plan.reason_notes)
 
 
+def test_clusters_of_machines_take_what_is_allowed() -> None:
+    plans = [
+        gpuwise.plan("llama3-8b", tokens="1B", on="h100-sxm:8x2", spot=False, limit=1, allow=allow).best
+        for allow in (None, "bf16,lora")
+    ]
+    assert [plan.strategy.precision for plan in plans] == ["amp-bf16", "bf16"]
+    assert plans[1].hours < plans[0].hours
+    assert [note.figures["permission"] for note in plans[1].reason_notes if note.kind == "changes-training"] == ["bf16"]
+
+
 def test_another_batch_is_named_and_may_divide_where_the_users_does_not() -> None:
     with pytest.raises(NoPlanError):
         gpuwise.plan("gpt2", tokens="1B", on="rtx-4090:4", global_batch=30)

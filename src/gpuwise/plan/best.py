@@ -77,7 +77,7 @@ class BestStrategies:
 
     def untried(self) -> tuple[Note, ...]:
         """What the user allows and could not be tried."""
-        return self._strategies.untried()
+        return tuple(dict.fromkeys((*self._strategies.untried(), *self._composed.untried())))
 
     def verified(self) -> Verified | None:
         """What exact forecasts changed of composed strategies; None where none were composed."""
@@ -110,7 +110,8 @@ class BestStrategies:
         self._finals[item.key] = finals
         if not finals.finalists:
             return NoStrategy(rejections.out_of_memory(), finals.dropped[0][1])
-        return Estimate.of(finals.finalists[0].forecast, settled=True)
+        assert finals.best is not None
+        return Estimate.of(finals.best, settled=True)
 
     def _is_composed(self) -> bool:
         """Whether meshes are composed of blocks: the model has some, and the user pins nothing that is searched with them."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from gpuwise.cost.interval import step_interval
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.notes import rejections
+from gpuwise.notes import Note, rejections
 from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.compose.best import BestOnCluster, JobBlocks, best_on
 from gpuwise.plan.compose.search import ComposedPoint
@@ -18,12 +19,16 @@ from gpuwise.plan.pricing.step import HEADROOM, StepPricer
 from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
-from gpuwise.plan.space.constraints import NoStrategy
+from gpuwise.plan.space.constraints import Constraints, NoStrategy
+from gpuwise.plan.space.permission import WORTH, not_tried, permitted, permitted_batches
+from gpuwise.strategy import Strategy
 
 # Of a micro-batch of more samples no model that needs several machines gains.
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
 # Of a cluster that is shown the fastest are forecast exactly until so many fit.
 _KEPT, _FINALISTS = 12, 2
+
+Choice = tuple[Constraints, BestOnCluster]
 
 
 class ComposedStrategies:
@@ -31,46 +36,97 @@ class ComposedStrategies:
 
     Arguments:
         pricer: prices the job's steps.
-        request: precision, recompute, micro-batch and techniques that are pinned.
+        request: precision, recompute, micro-batch and techniques that are pinned, and what may be tried beside them.
         global_batch: samples of an optimizer step.
     """
 
     def __init__(self, pricer: StepPricer, request: Request, *, global_batch: int):
         self._pricer, self._request, self._global_batch = pricer, request, global_batch
-        self._blocks: dict[str, JobBlocks] = {}
+        self._blocks: dict[Strategy, JobBlocks] = {}
         self._points: dict[Key, tuple[ComposedPoint, ...]] = {}
+        self._problems: dict[Constraints, str] = {}
 
     def best(self, by_key: Mapping[Key, Candidate]) -> dict[Key, Estimate | NoStrategy]:
         """The best strategy of each cluster, or the reason why there is none. Clusters that nothing is composed for are left
         out: their chip has no trace of blocks, or the user pins what is not composed."""
+        request = self._request
+        requested = Constraints(
+            self._global_batch,
+            request.precision,
+            request.recompute,
+            request.micro_batch,
+            techniques=request.techniques,
+            allow=request.allow,
+        )
+        best = {key: (requested, composed) for key, composed in self._composed(requested, by_key).items()}
+        if request.allow:
+            self._add_permitted(best, by_key, requested)
+        return {key: self._estimate(key, by_key[key], composed) for key, (_, composed) in best.items()}
+
+    def untried(self) -> tuple[Note, ...]:
+        """Techniques that the user allows and that cannot be composed."""
+        return tuple(not_tried(constraints, problem) for constraints, problem in self._problems.items())
+
+    def _add_permitted(self, best: dict[Key, Choice], by_key: Mapping[Key, Candidate], requested: Constraints) -> None:
+        """Takes what is worth its permission: techniques first, and then the batch under the best of them."""
+        for other in permitted(requested, optimizer=self._own_optimizer()):
+            self._take_better(best, by_key, other)
+        batches: dict[Constraints, dict[Key, Candidate]] = defaultdict(dict)
+        for key, (constraints, _) in best.items():
+            for other in permitted_batches(constraints, devices=by_key[key].cluster.devices):
+                batches[other][key] = by_key[key]
+        for other, candidates in batches.items():
+            self._take_better(best, candidates, other)
+
+    def _take_better(self, best: dict[Key, Choice], by_key: Mapping[Key, Candidate], other: Constraints) -> None:
+        for key, composed in self._composed(other, by_key).items():
+            before = best.get(key)
+            if composed.points and (before is None or _sample_s(before) > WORTH * _sample_s((other, composed))):
+                best[key] = other, composed
+
+    def _own_optimizer(self) -> str | None:
+        """The job's own optimizer; None if it makes its own, or cannot be traced."""
+        precision, techniques = self._request.precision, self._request.techniques
+        try:
+            header = self._pricer.traces.header([precision] if precision else ["amp-bf16", "fp32", "amp-fp16"], techniques)
+        except NOT_TRACED:
+            return None
+        return header.strategy.optimizer
+
+    def _composed(self, constraints: Constraints, by_key: Mapping[Key, Candidate]) -> dict[Key, BestOnCluster]:
+        """The fastest strategies of each cluster under some constraints, where they can be composed."""
         groups: dict[tuple[str, ...], list[Key]] = defaultdict(list)
         for key, item in by_key.items():
-            groups[tuple(legal.precisions_for(item.chip, self._request.precision))].append(key)
-        best: dict[Key, Estimate | NoStrategy] = {}
+            groups[tuple(legal.precisions_for(item.chip, constraints.precision))].append(key)
+        best: dict[Key, BestOnCluster] = {}
         for precisions, keys in groups.items():
-            clusters = [by_key[key].cluster for key in keys]
+            clusters, problem = [by_key[key].cluster for key in keys], ""
             for precision in precisions:
                 try:
-                    composed = self._best_on(precision, clusters)
-                except NOT_TRACED:
+                    composed = self._best_on(constraints, precision, clusters)
+                except NOT_TRACED as error:
+                    problem = problem or error.what
                     continue
-                best |= {key: self._estimate(key, by_key[key], one) for key, one in zip(keys, composed, strict=True)}
+                best |= dict(zip(keys, composed, strict=True))
                 break
+            else:
+                if problem and constraints.techniques != self._request.techniques:
+                    self._problems.setdefault(constraints, problem)
         return best
 
     def finals(self, key: Key, cluster: Cluster) -> Finals:
         """The exact forecasts of the fastest strategies of a cluster."""
         return verified(self._points[key], self._pricer, cluster, most=_FINALISTS)
 
-    def _best_on(self, precision: str, clusters: Sequence[Cluster]) -> list[BestOnCluster]:
-        request = self._request
-        recomputes = ("none", "full") if request.recompute is None else (request.recompute,)
-        if precision not in self._blocks:
+    def _best_on(self, constraints: Constraints, precision: str, clusters: Sequence[Cluster]) -> list[BestOnCluster]:
+        recomputes = ("none", "full") if constraints.recompute is None else (constraints.recompute,)
+        techniques = constraints.techniques.but(precision=precision)
+        if techniques not in self._blocks:
             usual = [size for size in _MICRO_BATCHES if size <= self._global_batch]
-            sizes = usual if request.micro_batch is None else [request.micro_batch]
-            techniques = request.techniques.but(precision=precision)
-            self._blocks[precision] = JobBlocks(self._pricer.traces, techniques, micro_batches=sizes)
-        return best_on(self._blocks[precision], clusters, global_batch=self._global_batch, recomputes=recomputes, keep=_KEPT)
+            sizes = usual if constraints.micro_batch is None else [constraints.micro_batch]
+            self._blocks[techniques] = JobBlocks(self._pricer.traces, techniques, micro_batches=sizes)
+        batch = constraints.global_batch
+        return best_on(self._blocks[techniques], clusters, global_batch=batch, recomputes=recomputes, keep=_KEPT)
 
     def _estimate(self, key: Key, item: Candidate, composed: BestOnCluster) -> Estimate | NoStrategy:
         cluster = item.cluster
@@ -84,6 +140,12 @@ class ComposedStrategies:
         needs = f"needs {composed.least_bytes / 2**30:.1f} GiB a device"
         missing = composed.least_bytes - HEADROOM * (cluster.capacity_bytes or 0)
         return NoStrategy(rejections.out_of_memory(), needs, max(0.0, missing))
+
+
+def _sample_s(choice: Choice) -> float:
+    """Seconds of a sample; infinite where nothing fits."""
+    constraints, composed = choice
+    return composed.points[0].step_s / constraints.global_batch if composed.points else math.inf
 
 
 def estimate_of(point: ComposedPoint, cluster: Cluster) -> Estimate:
