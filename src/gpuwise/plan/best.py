@@ -105,6 +105,13 @@ class BestStrategies:
         again = self._best(item)
         return replace(again, settled=True) if isinstance(again, Estimate) else again
 
+    def led_on(self, item: Candidate, estimate: Estimate) -> Estimate:
+        """The estimate of a faster strategy that a composed one leads on to, else the same estimate."""
+        if item.key not in self._finals or estimate.forecast is None:
+            return estimate
+        faster = self._composed.faster(estimate.forecast, item.cluster)
+        return estimate if faster is None else Estimate.of(faster, settled=True)
+
     def _exact_of_composed(self, item: Candidate) -> Estimate | NoStrategy:
         finals = self._composed.finals(item.key, item.cluster)
         self._finals[item.key] = finals

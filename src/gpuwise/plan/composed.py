@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.interval import step_interval
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.cluster import Cluster
@@ -13,7 +14,7 @@ from gpuwise.notes import Note, rejections
 from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.compose.best import BestOnCluster, JobBlocks, best_on
 from gpuwise.plan.compose.search import ComposedPoint
-from gpuwise.plan.compose.verify import Finals, verified
+from gpuwise.plan.compose.verify import Finals, faster_neighbour, verified
 from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.pricing.step import HEADROOM, StepPricer
 from gpuwise.plan.pricing.traces import NOT_TRACED
@@ -25,8 +26,8 @@ from gpuwise.strategy import Strategy
 
 # Of a micro-batch of more samples no model that needs several machines gains.
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
-# Of a cluster that is shown the fastest are forecast exactly until so many fit.
-_KEPT, _FINALISTS = 12, 2
+# Of a cluster that is shown the fastest are forecast exactly until so many fit: composed and exact steps differ by 1 %.
+_KEPT, _FINALISTS = 12, 1
 
 Choice = tuple[Constraints, BestOnCluster]
 
@@ -116,7 +117,11 @@ class ComposedStrategies:
 
     def finals(self, key: Key, cluster: Cluster) -> Finals:
         """The exact forecasts of the fastest strategies of a cluster."""
-        return verified(self._points[key], self._pricer, cluster, most=_FINALISTS)
+        return verified(self._points[key], self._pricer, cluster, most=_FINALISTS, lead_on=False)
+
+    def faster(self, forecast: Forecast, cluster: Cluster) -> Forecast | None:
+        """A faster strategy that the forecast's leads on to, along axes that are not composed; None without one."""
+        return faster_neighbour(forecast, self._pricer, cluster)
 
     def _best_on(self, constraints: Constraints, precision: str, clusters: Sequence[Cluster]) -> list[BestOnCluster]:
         recomputes = ("none", "full") if constraints.recompute is None else (constraints.recompute,)

@@ -64,8 +64,12 @@ def plan(
 
 
 def chosen_exactly(searched: Searched, request: Request) -> PlanResult:
-    """The plans of a search with exact forecasts of all that are shown, explained if the request says so. Raises the errors of
-    `choose` and `explain`."""
+    """The plans of a search with exact forecasts of all that are shown, explained if the request says so.
+
+    The first, where it is composed, leads on to faster strategies along axes that are not. Raises the errors of `choose` and
+    `explain`.
+    """
+    led_on = False
     while True:
         try:
             result = choose(searched, request)
@@ -74,7 +78,9 @@ def chosen_exactly(searched: Searched, request: Request) -> PlanResult:
                 raise
         else:
             if not (keys := searched.unsettled(result.plans)):
-                break
+                if led_on:
+                    break
+                searched, led_on = searched.led_on(result.best), True
         searched = searched.verified(keys)
     result = replace(result, verified=searched.strategies.verified())
     if request.why is None:

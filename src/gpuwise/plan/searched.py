@@ -91,6 +91,13 @@ class Searched:
             exact[key] = self.strategies.exact(self.by_key[key], estimate)
         return replace(self, best={**self.best, **exact})
 
+    def led_on(self, plan: Plan) -> Searched:
+        """A copy in which a composed strategy, of a plan that is exact, is replaced by a faster one that it leads on to."""
+        key = self._key_of[id(plan.offer), plan.machines]
+        estimate = self.best[key]
+        assert isinstance(estimate, Estimate)
+        return replace(self, best={**self.best, key: self.strategies.led_on(self.by_key[key], estimate)})
+
     def what_fits(self) -> tuple[Candidate, FittingChange] | None:
         """As for BestStrategies.what_fits."""
         return self.strategies.what_fits(self.by_key, self.best)

@@ -64,7 +64,13 @@ class Finals:
 
 
 def verified(
-    points: Sequence[ComposedPoint], pricer: StepPricer, cluster: Cluster, *, replay: bool = True, most: int | None = None
+    points: Sequence[ComposedPoint],
+    pricer: StepPricer,
+    cluster: Cluster,
+    *,
+    replay: bool = True,
+    most: int | None = None,
+    lead_on: bool = True,
 ) -> Finals:
     """The exact forecasts of composed points.
 
@@ -72,6 +78,7 @@ def verified(
         points: the best first.
         most: points that fit after which no more are forecast; None (default) forecasts all.
         replay: replay the allocator over each step; if False, its memory is counted.
+        lead_on: look for faster neighbours of the fastest, as `faster_neighbour` does.
     """
     finalists: list[Finalist] = []
     dropped: list[tuple[ComposedPoint, str]] = []
@@ -88,11 +95,11 @@ def verified(
         else:
             dropped.append((point, "does not fit: fragments of its memory are lost"))
     finalists.sort(key=lambda finalist: (finalist.forecast.step_time_s.value, finalist.rank))
-    faster = _faster(finalists[0].forecast, pricer, cluster, replay=replay) if finalists else None
+    faster = faster_neighbour(finalists[0].forecast, pricer, cluster, replay=replay) if finalists and lead_on else None
     return Finals(tuple(finalists), tuple(dropped), faster)
 
 
-def _faster(best: Forecast, pricer: StepPricer, cluster: Cluster, *, replay: bool) -> Forecast | None:
+def faster_neighbour(best: Forecast, pricer: StepPricer, cluster: Cluster, *, replay: bool = True) -> Forecast | None:
     """The strategy that leads on from neighbour to faster neighbour, as long as there is one that fits; None without any."""
     reached = None
     for _ in range(_MOST_STEPS):
