@@ -1,8 +1,8 @@
 """Forecasts of fits from a tenth of their time, against the full fits: the table of docs/cpu-enough.md.
 
-    python -m benchmarks.classical_forecasts            # fits everything (half an hour on one core) and prints the table
+    python -m benchmarks.classical_forecasts            # fits everything (a quarter of an hour on one core), prints the table
     python -m benchmarks.classical_forecasts forest svc # some of the jobs of benchmarks.classical_jobs
-    python -m benchmarks.classical_forecasts --write    # and replaces the table in the page
+    python -m benchmarks.classical_forecasts --write    # replaces the table in the page by the results that are kept
 
 Each job is fitted on all of its rows in a process of its own, then forecast with the limit of time a tenth of that. Times are
 processor seconds, so that other programs on the machine disturb them little; forecasts rest on the same.
@@ -16,8 +16,9 @@ import math
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks import classical_jobs
 from gpuwise.api.classical import memory_of_full_fit
@@ -33,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "cpu-enough.md"
 BEGIN, END = "<!-- benchmarks.classical_forecasts: begin -->\n", "<!-- benchmarks.classical_forecasts: end -->\n"
 SHARE = 0.1  # of the full fit's seconds, for all timed fits together
+RESULTS = ROOT / "benchmarks" / "results" / "classical_forecasts.json"
 HEADER = (
     "| job | rows | full fit | forecast | error | inside | largest part | peak memory | forecast | error | inside |\n"
     "| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | --- |"
@@ -50,6 +52,11 @@ class Result:
     peak_bytes: int
     memory_bytes: Interval
     largest: int
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Result:
+        time_s, memory_bytes = (Interval(**data[name]) for name in ("time_s", "memory_bytes"))
+        return cls(**{**data, "time_s": time_s, "memory_bytes": memory_bytes})
 
     @property
     def errors(self) -> tuple[float, float]:
@@ -91,18 +98,26 @@ def main() -> None:
     if options.full:
         print(json.dumps(full_fit(options.full)))
         return
-    results = []
-    for job in options.jobs or (*classical_jobs.SEEN, *classical_jobs.UNSEEN):
+    every = (*classical_jobs.SEEN, *classical_jobs.UNSEEN)
+    for job in options.jobs or (() if options.write and RESULTS.exists() else every):
         try:
-            results.append(compared(job))
-            print(results[-1].row(), file=sys.stderr, flush=True)
+            result = compared(job)
         except GpuwiseError as error:
             print(f"{job}: {error}", file=sys.stderr, flush=True)
-    part = generated(results)
+            continue
+        print(result.row(), file=sys.stderr, flush=True)
+        RESULTS.write_text(json.dumps({**kept(), job: asdict(result)}, indent=1) + "\n", encoding="utf-8")
+    known = kept()
+    part = generated([Result.from_dict(known[job]) for job in every if job in known])
     print(part)
     if options.write:
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
         PAGE.write_text(before + BEGIN + part + END + rest.partition(END)[2], encoding="utf-8")
+
+
+def kept() -> dict[str, dict[str, Any]]:
+    """The results of earlier runs by job."""
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
 
 
 def full_fit(name: str) -> dict[str, float | int | None]:

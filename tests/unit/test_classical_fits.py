@@ -56,13 +56,14 @@ def real_file(folder: Path, imports: str, estimator: str) -> str:
     return f"{path}:job"
 
 
-@pytest.mark.parametrize("largest", [1, 99, 100, 199, 200, 12345, 10**9])
-def test_sizes_double_up_to_all_rows(largest: int):
+@pytest.mark.parametrize("largest", [1, 99, 100, 199, 200, 6399, 6400, 12345, 10**9])
+def test_sizes_multiply_up_to_all_rows(largest: int):
     rows = sizes(largest)
     assert rows[-1] == largest
     assert rows == sorted(set(rows))
-    assert all(after // 2 == before for before, after in pairwise(rows))
-    assert rows[0] < 200 or largest < 200
+    times = 4 if largest >= 6400 else 2
+    assert all(after // times == before for before, after in pairwise(rows))
+    assert rows[0] < 100 * times
 
 
 def test_a_job_that_is_short_enough_is_measured(tmp_path: Path):
@@ -122,7 +123,7 @@ def test_memory_that_the_fit_allocates_is_in_its_peak(tmp_path: Path):
 
 
 def test_memory_that_runs_out_is_a_result(tmp_path: Path):
-    file = job_file(tmp_path, "np.ones(len(X) ** 2 * 100)", samples=64_000)  # 3.3 TB, 3.2 GB at 2,000
+    file = job_file(tmp_path, "np.empty(len(X) ** 2 * 100)", samples=6000)  # 29 GB, 1.8 GB at 1,500
     timed = time_fits(file, available_bytes=2 * 2**30)
     assert timed is not None
     assert not timed.measured

@@ -28,8 +28,8 @@ from gpuwise.measure.process_meter import Used, metered
 
 FEWEST_ROWS = 100  # of the smallest size
 ALL_MAY_RAISE = 5_000  # rows up to which an estimator may raise for want of rows: clusters, folds, components
-# Where a size took hardly longer than the one before, the next has four times the rows.
-SLOW_GROWTH, MOST_TIMES = 0.5, 4
+TIMES, FEW_TIMES = 4, 2  # rows of a size in those of the one before; the latter where there are few rows
+FEW_ROWS = 6_400
 AGAIN_SHARE, MOST_FITS = 0.005, 5  # short fits are repeated, up to this share of the limit a size
 WORTH_IT = 1.3  # times the rows of the last size: what a last one within the limit must have
 SEED = 0  # of the rows that are drawn
@@ -61,8 +61,6 @@ def _fit_all(child: WorkerConnection, job: str, samples: int | None, limit_s: fl
     seconds: dict[int, float] = {}  # of one fit with its data, by rows
     last, largest = False, min(rows.samples, rows.available)
     for count in sizes(largest):
-        if len(seconds) > 2 and count < min(largest, MOST_TIMES * max(seconds)) and _growth(seconds, 0.0) < SLOW_GROWTH:
-            continue
         left_s = ends_s - time.perf_counter()
         if len(seconds) > 1 and _expected_s(seconds, count) > left_s:
             count, last = _most_within(seconds, left_s), True
@@ -94,10 +92,10 @@ def _fit_all(child: WorkerConnection, job: str, samples: int | None, limit_s: fl
 
 
 def sizes(largest: int) -> list[int]:
-    """Numbers of rows, each twice the one before, up to all of them: 125, 250, ..., 1,000."""
-    parts = [largest]
-    while parts[-1] // 2 >= FEWEST_ROWS:
-        parts.append(parts[-1] // 2)
+    """Numbers of rows, each four times the one before, up to all of them: 156, 625, ..., 10,000. Of few rows each is twice."""
+    parts, times = [largest], TIMES if largest >= FEW_ROWS else FEW_TIMES
+    while parts[-1] // times >= FEWEST_ROWS:
+        parts.append(parts[-1] // times)
     return parts[::-1]
 
 
@@ -152,10 +150,10 @@ def _most_within(seconds: dict[int, float], left_s: float) -> int:
     return int(last * max(0.0, left_s / last_s) ** (1 / _growth(seconds)))
 
 
-def _growth(seconds: dict[int, float], least: float = 1.0) -> float:
-    """The exponent between the last two sizes."""
+def _growth(seconds: dict[int, float]) -> float:
+    """The exponent between the last two sizes, at least 1."""
     (before, before_s), (last, last_s) = list(seconds.items())[-2:]
-    return max(least, math.log(last_s / before_s) / math.log(last / before))
+    return max(1.0, math.log(last_s / before_s) / math.log(last / before))
 
 
 def _limit_memory(available_bytes: int | None) -> None:

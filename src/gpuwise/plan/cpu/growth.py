@@ -22,6 +22,7 @@ from gpuwise.cost.forecast import Interval
 Array = NDArray[np.float64]
 _TERMS: dict[str, Callable[[Array], Array]] = {
     "1": np.ones_like,
+    "n^0.75": lambda n: n**0.75,
     "n": lambda n: n,
     "n log n": lambda n: n * np.log(n),
     "n^1.25": lambda n: n**1.25,
@@ -31,6 +32,7 @@ _TERMS: dict[str, Callable[[Array], Array]] = {
 }
 # Laws and their weights before any fit: passes over the rows and sorts are nearly all that estimators do.
 LAWS: tuple[tuple[tuple[str, ...], float], ...] = (
+    (("1", "n^0.75"), 5.0),
     (("1", "n"), 30.0),
     (("1", "n log n"), 30.0),
     (("1", "n^1.25"), 5.0),
@@ -58,8 +60,8 @@ class Scatter:
     drift: float
 
 
-# Set on 35 runs of estimators on data that benchmarks/classical_forecasts.py does not report.
-TIME = Scatter(error=0.1, fading=0.4, drift=0.15)
+# Set on 40 runs of estimators on data that benchmarks/classical_forecasts.py does not report.
+TIME = Scatter(error=0.1, fading=0.4, drift=0.2)
 # Assumed: peaks of resident memory repeat within a few pages, and tables and models grow as they did before.
 MEMORY = Scatter(error=0.01, fading=0.05, drift=0.1)
 
