@@ -15,6 +15,8 @@ from gpuwise.plan.advice.mix import read_mix
 from gpuwise.plan.advice.types import CheapestRental
 from gpuwise.plan.economics.costs_file import FILE_KEYS
 from gpuwise.plan.economics.owned import MachineCosts, OwnedCosts
+from gpuwise.report.own_or_cloud import own_or_cloud
+from gpuwise.units import format_duration, format_usd
 
 CATALOG = load_catalog()
 RENTAL = CheapestRental("a", "1 x l4", 2.0, 3.0, 5.0)
@@ -110,6 +112,7 @@ JOB = '[[job]]\njob = "gpt2"\nsamples = "100k"\nruns_a_week = 2\n'
         ('circuit = "uk"\n' + JOB, "line 1: unknown circuit 'uk'", "one of: us, eu"),
         ('machines = "rtx-4090"\n' + JOB, "line 1: machines must be a list", ""),
         ('machines = ["rtx-4099"]\n' + JOB, "line 1: 'rtx-4099' is no machine: unknown chip", "nearest"),
+        (JOB + 'where = "moon"\n', "line 5: unknown where 'moon'", "one of: own, cloud"),
         ('job = "gpt2"\n', "line 1: job must be written as tables", ""),
     ],
 )
@@ -169,3 +172,29 @@ def test_the_flag_goes_alone_and_without_it_a_job_is_needed(tmp_path, capsys):
     code, streams = run(capsys)
     assert code == 2
     assert "JOB" in streams.err
+
+
+def test_developing_on_ones_own_and_running_in_the_cloud_is_compared_with_both(tmp_path):
+    path = tmp_path / "jobs.toml"
+    develop = '[[job]]\njob = "gpt2"\nname = "develop"\nhours_a_week = 20\non = "rtx-4090"\n'
+    path.write_text('machines = ["rtx-4090:2"]\n' + develop + JOB + 'where = "cloud"\n')
+    answer = api.buy(str(path))
+    by_name = {machine.name: machine for machine in answer.machines}
+    assert set(by_name) == {"2 x rtx-4090", "2 x rtx-4090 + cloud", "rent all"}
+    own, hybrid = by_name["2 x rtx-4090"], by_name["2 x rtx-4090 + cloud"]
+    rental = next(rental for rental in answer.rentals if rental.name == "gpt2")
+    moved = next(job for job in own.jobs if job.name == "gpt2")
+    assert hybrid.rent_usd_a_year == pytest.approx(2 * rental.usd * 365 / 7)
+    saved = moved.hours_a_week * moved.wall_w / 1000 * 0.17 * 365 / 7
+    assert hybrid.usd_a_year == pytest.approx(own.usd_a_year - saved + hybrid.rent_usd_a_year)
+    assert hybrid.hours_a_week == pytest.approx(own.hours_a_week - moved.hours_a_week)
+
+
+def test_a_plan_says_when_ones_own_machine_is_done_and_what_the_cloud_costs_more():
+    result = api.plan("gpt2", samples="100k", own="rtx-4090", on="l4,h100-sxm", limit=20)
+    (own,) = [machine for machine in result.at_hand if machine.offer.provider == "own"]
+    (words,) = own_or_cloud(result)
+    rented = [p for p in result.plans if p.offer.terms in ("on-demand", "spot") and not p.train_obstacle]
+    for plan in (min(rented, key=lambda p: p.usd.value), min(rented, key=lambda p: p.hours)):
+        assert format_duration(abs(own.hours - plan.hours) * 3600) in words
+        assert format_usd(abs(plan.usd.value - own.usd)) in words

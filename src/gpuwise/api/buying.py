@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from gpuwise.api.devices import device_of
@@ -60,6 +61,12 @@ def buy(path: str) -> BuyingAdvice:
             left_out.append((name, machine))
     weeks, runs = _forecasts(mix, machines)
     answers = [bought(m, weeks, runs[id(m)], usd_per_kwh=usd_per_kwh, circuit=mix.circuit) for m in machines]
+    in_cloud = [job.name for job in mix.jobs if job.in_cloud]
+    for machine in machines if in_cloud else ():
+        here = {name: RunHere(None, reason="rented") if name in in_cloud else run for name, run in runs[id(machine)].items()}
+        if any(run.hours is not None for run in here.values()):
+            hybrid = bought(machine, weeks, here, usd_per_kwh=usd_per_kwh, circuit=mix.circuit)
+            answers.append(replace(hybrid, with_cloud=True))
     renting = rent_all(weeks)
     usual = costs.usual
     return BuyingAdvice(

@@ -12,6 +12,7 @@ from gpuwise.plan.rejection import Rejection
 from gpuwise.plan.types import OwnedMachine, Plan, PlanResult
 from gpuwise.report.break_even import break_even
 from gpuwise.report.cpu_enough import cpu_enough
+from gpuwise.report.own_or_cloud import own_or_cloud
 from gpuwise.report.parts import UNKNOWN, columns, heading, notes, offer_words, percent, span, strategy_words
 from gpuwise.report.picture import shortened
 from gpuwise.report.plan_why import why_parts
@@ -60,6 +61,7 @@ def plan_report(result: PlanResult) -> Group:
     parts += notes("mind, of the others", mind(result.plans[1:]))
     parts += notes("bought", [text for machine in result.at_hand if (text := bought(machine))])
     parts += break_even(result.at_hand)
+    parts += notes("your machines or the cloud", own_or_cloud(result))
     parts += rejected(result.rejected, considered=result.considered)
     for answer in result.why:
         parts += why_parts(answer)

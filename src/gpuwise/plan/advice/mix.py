@@ -14,6 +14,12 @@ seq_len = 1024                      # and any other setting of a step
 job = "resnet50"
 hours_a_week = 10                   # what this device does in so many hours
 on = "rtx-4090"
+
+[[job]]
+job = "llama3-8b"
+tokens = "1B"
+runs_a_week = 0.1
+where = "cloud"                     # compare renting for this job, and buying for the others, too
 """
 
 from __future__ import annotations
@@ -28,10 +34,11 @@ from gpuwise.plan.user_file import UserTable, read_user_file
 from gpuwise.plan_settings import OfferSettings
 from gpuwise.step_settings import StepSettings, WorkSettings, settings_of
 
-_OWN_KEYS = ("job", "runs_a_week", "hours_a_week", "on", "name")
+_OWN_KEYS = ("job", "runs_a_week", "hours_a_week", "on", "name", "where")
 _LENGTH = ("samples", "epochs", "tokens")
 _FILE_KEYS = ("circuit", "machines", "job")
 _MOST_RUNS = 1e6
+_WHERE = ("own", "cloud")
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class WeeklyJob:
         runs_a_week: number of runs; None where hours_a_week says how much is done.
         hours_a_week: hours of work on the device `on`, as one run a week; None where runs_a_week is set.
         on: that device; "" with runs_a_week.
+        in_cloud: whether to compare renting for this job beside a bought machine, too. False by default.
     """
 
     name: str
@@ -53,6 +61,7 @@ class WeeklyJob:
     runs_a_week: float | None
     hours_a_week: float | None = None
     on: str = ""
+    in_cloud: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,7 +134,10 @@ def _job(row: UserTable) -> WeeklyJob:
         if setting.choices and value is not None and value not in setting.choices:
             raise row.fail(key, f"unknown {key} {shown(value)}", f"one of: {', '.join(setting.choices)}")
     settings = {key: row.values[key] for key in taken if key in row.values}
-    return WeeklyJob(row.words("name") or job, job, settings, runs, hours, on or "")
+    where = row.words("where") or "own"
+    if where not in _WHERE:
+        raise row.fail("where", f"unknown where {where!r}", f"one of: {', '.join(_WHERE)}")
+    return WeeklyJob(row.words("name") or job, job, settings, runs, hours, on or "", where == "cloud")
 
 
 def _suits(value: object, kind: type) -> bool:

@@ -54,6 +54,7 @@ class BoughtMachine:
         break_even_hours_a_week: of work in this mix from which on it is cheaper than renting all; None: never.
         without_resale_usd_a_year: the whole cost a year if nobody buys the machine.
         remarks: what else decides, in sentences.
+        with_cloud: whether jobs are rented that could run on it, because the user wants that compared.
     """
 
     device: str
@@ -70,10 +71,11 @@ class BoughtMachine:
     break_even_hours_a_week: float | None
     without_resale_usd_a_year: float
     remarks: tuple[str, ...] = ()
+    with_cloud: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.count} x {self.device}" if self.device else "rent all"
+        return f"{self.count} x {self.device}{' + cloud' * self.with_cloud}" if self.device else "rent all"
 
     @property
     def usd_a_year(self) -> float:
