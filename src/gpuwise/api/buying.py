@@ -64,7 +64,8 @@ def buy(path: str) -> BuyingAdvice:
     in_cloud = [job.name for job in mix.jobs if job.in_cloud]
     for machine in machines if in_cloud else ():
         here = {name: RunHere(None, reason="rented") if name in in_cloud else run for name, run in runs[id(machine)].items()}
-        if any(run.hours is not None for run in here.values()):
+        moved = any(runs[id(machine)][name].hours is not None for name in in_cloud)
+        if moved and any(run.hours is not None for run in here.values()):
             hybrid = bought(machine, weeks, here, usd_per_kwh=usd_per_kwh, circuit=mix.circuit)
             answers.append(replace(hybrid, with_cloud=True))
     renting = rent_all(weeks)
