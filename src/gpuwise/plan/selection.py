@@ -32,8 +32,8 @@ def choose_shown(inside: Sequence[Ranked], limit: int | None, rejected: Rejectio
 
     - the best plan at a usual price,
     - the user's own machines,
-    - the fastest and the best value of the plans that `gpuwise train` can run,
-    - the cheapest and the fastest of those that it cannot run.
+    - the first, the cheapest (it may miss a limit), the fastest and the best value of the plans that `gpuwise train` can run,
+    - the first, the cheapest and the fastest of those that it cannot run.
     """
     if limit is None or not inside:
         return list(inside)
@@ -81,7 +81,8 @@ def _notable(inside: Sequence[Ranked]) -> list[Ranked]:
     notable = [inside[0], *([usual] if usual else []), *(plan for plan in inside if plan.offer.terms == "owned")]
     for group in (runs, rest):
         if group:
-            notable += [group[0], min(group, key=lambda plan: (plan.hours, plan.usd.value))]
+            notable += [group[0], min(group, key=lambda plan: (round(plan.usd.value, 2), plan.hours))]
+            notable.append(min(group, key=lambda plan: (plan.hours, plan.usd.value)))
     if runs:
         notable.append(min(runs, key=money_times_time))
     return list({id(plan): plan for plan in notable}.values())

@@ -36,18 +36,26 @@ def explain(searched: Searched, request: Request, result: PlanResult, *, names: 
 
     Raises InputError for a name without an offer, UnknownNameError for an unknown chip.
     """
-    samples, _ = request.length.total_samples(searched.header)
-    standing = Standing.of(priced_options(searched, request, samples=samples), request)
-    options = standing.options(standing.ranking())
-    first = next(option for option in options if _is(option, result.best))
-    answers = []
+    options, answers = _options(searched, request), []
     for name in dict.fromkeys(["1", *names]):
         option = _named(name, options, result, searched)
+        while isinstance(option, Option) and not option.estimate.settled:
+            searched = searched.verified([option.item.key])
+            options = _options(searched, request)
+            option = _named(name, options, result, searched)
         if isinstance(option, PlanWhy):
             answers.append(option)
-        else:
-            answers.append(_why(name, option, first, options, request, result, searched=searched, exactly=exactly))
+            continue
+        first = next(each for each in options if _is(each, result.best))
+        answers.append(_why(name, option, first, options, request, result, searched=searched, exactly=exactly))
     return replace(result, why=tuple(answers))
+
+
+def _options(searched: Searched, request: Request) -> list[Option]:
+    """All options, best first."""
+    samples, _ = request.length.total_samples(searched.header)
+    standing = Standing.of(priced_options(searched, request, samples=samples), request)
+    return standing.options(standing.ranking())
 
 
 def _is(option: Option, plan: Plan) -> bool:
@@ -61,15 +69,16 @@ def _named(name: str, options: Sequence[Option], result: PlanResult, searched: S
             raise InputError(f"--why {name}: the table has {len(result.plans)} plans.", ["--why 2", "--why h100-sxm:8"])
         return next(option for option in options if _is(option, result.plans[int(name) - 1]))
     chip = parse_device(name, catalog=searched.strategies.pricer.catalog).chip.id
-    _, count, machines = split_device(name)
-    devices = None if count is None else count * machines
+    _, each, machines = split_device(name)
+    devices = None if each is None else each * machines
     for option in options:
         if option.device == chip and devices in (None, option.count):
             return option
     for item in searched.considered:
         offer = item.offer if isinstance(item, Candidate) else item[0]
-        if offer.chip_id == chip and devices in (None, offer.devices):
-            what = f"{offer.devices:g} × {chip} at {offer.provider} ({offer.instance}, {offer.terms})"
+        count = item.devices if isinstance(item, Candidate) else offer.devices
+        if offer.chip_id == chip and devices in (None, count):
+            what = f"{count:g} × {chip} at {offer.provider} ({offer.instance}, {offer.terms})"
             return PlanWhy(name, what, fell_notes=(_why_not(item, searched),))
     raise InputError(f"--why {name}: none of the offers has it.", ["list what is offered: gpuwise offers", "--why h100-sxm"])
 
