@@ -42,6 +42,10 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
         "gpt2",
         {"tokens": 2_500_000_000, "spot": True, "on": ("h100-sxm", "a100-80gb-sxm"), "interruptions_per_day": 6.0},
     ),
+    "llama3-70b, 1T tokens, $10M, 90 days, 64 machines of 8 H100": (
+        "llama3-70b",
+        {"tokens": 10**12, "budget_usd": 1e7, "deadline_s": 90 * DAY_S, "spot": False, "on": ("h100-sxm:8x64",)},
+    ),
 }
 
 
@@ -68,6 +72,8 @@ def row(found: Plan) -> list[Any]:
     """One line a plan, so that a difference is read as one: what, where, how, hours, dollars, chance to finish."""
     strategy, offer = found.strategy, found.offer
     mesh = f"{strategy.mesh.dp_replicate}x{strategy.mesh.dp_shard}"
+    if found.machines > 1:
+        mesh = f"{strategy.mesh} {strategy.parallelism.pipeline_schedule}"
     how = f"{strategy.precision} {strategy.micro_batch}x{strategy.accumulation} {strategy.recompute} {mesh}"
     return [
         f"{found.count:g} {found.device}",

@@ -80,6 +80,13 @@ def test_a_cluster_that_is_named_is_planned_with_its_best_mesh_forecast_exactly(
     assert {"started-on-each-machine", "rented-together"} <= {note["kind"] for note in plan["assumption_notes"]}
 
 
+def test_more_devices_by_name_than_at_most_are_refused():
+    arguments = ["plan", "gpt2", "--tokens", "1B", "--on", "h100-sxm:8x4", "--max-devices", "8"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert "names 32 devices" in result.stderr
+
+
 def test_devices_out_of_range_are_refused():
     result = CliRunner().invoke(main, ["plan", "gpt2", "--tokens", "1B", "--max-devices", "0"])
     assert result.exit_code == 2

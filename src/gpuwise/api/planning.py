@@ -16,7 +16,7 @@ from gpuwise.api.source import StepSource
 from gpuwise.api.sources import PresetSource, source_of
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog, load_catalog
-from gpuwise.hardware.device import DeviceSpec
+from gpuwise.hardware.device import DeviceSpec, parse_device
 from gpuwise.plan.economics.length import RunLength
 from gpuwise.plan_settings import CONFIDENCE, OBJECTIVES, PlanSettings
 from gpuwise.step_settings import named_settings, sizes_of, strategy_of
@@ -152,6 +152,13 @@ def _request(
     most_devices = requested.get("max_devices")
     if most_devices is not None and not 1 <= most_devices <= MOST_DEVICES:
         raise InputError(f"a plan has 1 to {MOST_DEVICES:,} devices, got {most_devices!r}.", ["--max-devices 1024"])
+    for text in device_names(on) if on is not None else ():
+        devices = 1 if text.lower() in ("here", "cpu") else parse_device(text).cluster.devices
+        if most_devices is not None and devices > most_devices:
+            raise InputError(
+                f"--on {text} names {devices:,} devices, --max-devices allows {most_devices:,}.",
+                ["leave out --max-devices", f"--max-devices {devices}"],
+            )
     techniques = strategy_of({**requested, "micro_batch": None, "accumulate": None})
     length = RunLength.of(requested, None)
     owned = [owned_machines(text) for text in (device_names(own) if own else ())]
