@@ -22,7 +22,7 @@ from gpuwise.notes.parallel import worst_rank
 from gpuwise.notes.step import random_numbers_not_priced
 from gpuwise.plan.cpu.compile_time import drawing_s, slowed
 from gpuwise.plan.pricing.traces import StepTraces, largest_rank
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.memory import live_bytes
 from gpuwise.trace.trace import Trace
 
@@ -116,9 +116,13 @@ class StepPricer:
     def peak_bytes(self, strategy: Strategy) -> int:
         """Peak bytes of tensors on one device: a lower bound of the memory needed."""
         if strategy not in self._peaks:
-            key = strategy.but(precision=strategy.recorded_precision, accumulation=1 + (strategy.accumulation > 1))
+            key = strategy.but(
+                precision=strategy.recorded_precision,
+                accumulation=1 + (strategy.accumulation > 1),
+                mesh=_few_replicas(strategy.mesh),
+            )
             if key not in self._peaks:
-                self._peaks[key] = live_bytes(self.trace(strategy.but(accumulation=key.accumulation))).peak_bytes
+                self._peaks[key] = live_bytes(self.trace(strategy.but(accumulation=key.accumulation, mesh=key.mesh))).peak_bytes
             self._peaks[strategy] = self._peaks[key]
         return self._peaks[strategy]
 
@@ -170,6 +174,11 @@ class StepPricer:
         if not memory.counted_only and not memory.cache_releases:
             workspace = blas_workspace_bytes(self.trace(strategy), chip, parameters())
             self._reserved[strategy, workspace, False] = memory.peak_reserved_bytes
+
+
+def _few_replicas(mesh: Mesh) -> Mesh:
+    """A mesh whose ranks hold as much: two replicas of the whole model for any number of them."""
+    return Mesh(dp_replicate=2) if mesh.dp_replicate == mesh.devices > 1 else mesh
 
 
 def has_headroom(memory: MemoryForecast) -> bool:

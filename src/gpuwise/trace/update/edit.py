@@ -143,6 +143,12 @@ class Edit(Generic[Recorded]):
             died = self._length * _ROOM if died == END else died
             self._added.append((size_bytes, CATEGORIES.index(category), module, born, died))
 
+    def add_states(self, sizes: Sequence[Sequence[int]], modules: Sequence[int]) -> None:
+        """Adds the optimizer's state of each parameter, which is there all the time. modules: of the parameters."""
+        category, died = CATEGORIES.index("optimizer_state"), self._length * _ROOM
+        pairs = zip(sizes, modules, strict=True)
+        self._added += [(size, category, module, BEFORE, died) for of_one, module in pairs for size in of_one if size]
+
     def drop(self, position: int) -> None:
         """Takes out a recorded position."""
         self._stays[position] = False

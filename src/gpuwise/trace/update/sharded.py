@@ -8,9 +8,9 @@ from functools import lru_cache
 import numpy as np
 
 from gpuwise.strategy import Strategy, check_techniques, kernels_of
-from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, PHASES
+from gpuwise.trace.tables import CATEGORIES, COLUMNS, PHASES
 from gpuwise.trace.trace import Trace
-from gpuwise.trace.update.edit import END, Edit
+from gpuwise.trace.update.edit import Edit
 from gpuwise.trace.update.optimizers import parameters_of
 from gpuwise.trace.update.rows import Parameter, UpdateRows
 from gpuwise.trace.update.whole import state_bytes, whole_update
@@ -52,9 +52,7 @@ def with_sharded_update(trace: Trace, strategy: Strategy, optimizer: str, *, ran
         clipped=edit.clips_scaled,
     )
     edit.insert_update(update)
-    for sizes, module in zip(states, edit.modules_of_parameters, strict=True):
-        for size in sizes:
-            edit.add(size, "optimizer_state", module, BEFORE, END)
+    edit.add_states(states, edit.modules_of_parameters)
     return edit.result(trace.header.strategy, gradient_shapes=trace.header.gradient_shapes)
 
 
