@@ -145,7 +145,7 @@ def test_pipelines_in_closed_form_take_as_long_as_simulated_ones(ranks: int, per
     for rounds in (1, 2, 5):
         forward_s = random.uniform(0.95, 1.05, size=min(3, ranks)) / per_rank
         backward_s = random.uniform(1.9, 2.1, size=min(3, ranks)) / per_rank
-        send_s = float(random.choice([0.0, 0.05]))
+        send_s = float(random.choice([0.0, 0.05, 0.3]))
         stages = [
             StageTime(
                 forward_s[kinds[stage % ranks]], backward_s[kinds[stage % ranks]] / 2, backward_s[kinds[stage % ranks]] / 2
@@ -165,7 +165,7 @@ def test_pipelines_in_closed_form_take_as_long_as_simulated_ones(ranks: int, per
         if per_rank == 1:
             assert closed_s[0] == pytest.approx(simulated[0])
         else:
-            assert 0.93 * simulated[0] <= closed_s[0] <= simulated[0] * (1 + 1e-9)
+            assert 0.93 * simulated[0] <= closed_s[0] <= simulated[0] * 1.02
 
 
 @pytest.mark.parametrize(("ranks", "per_rank", "micro_batches"), [(4, 2, 1), (4, 2, 2), (4, 5, 3), (8, 3, 2), (12, 6, 4)])
