@@ -16,15 +16,15 @@ import math
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks import classical_jobs
 from gpuwise.api.classical import memory_of_full_fit
 from gpuwise.cost.forecast import Interval
-from gpuwise.errors import GpuwiseError
-from gpuwise.measure.fits import time_fits
+from gpuwise.errors import GpuwiseError, JobError
+from gpuwise.measure.fits import FEWEST_SIZES, time_fits
 from gpuwise.measure.process_meter import metered
 from gpuwise.plan.cpu.growth import growth_of
 from gpuwise.report.parts import percent
@@ -33,7 +33,8 @@ from gpuwise.units import format_bytes, format_duration
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "cpu-enough.md"
 BEGIN, END = "<!-- benchmarks.classical_forecasts: begin -->\n", "<!-- benchmarks.classical_forecasts: end -->\n"
-SHARE = 0.1  # of the full fit's seconds, for all timed fits together
+SHARE = 0.1  # of the full fit's processor seconds, for all sizes together
+CLOCK = 3.0  # clock seconds for each of these, as other programs may run
 RESULTS = ROOT / "benchmarks" / "results" / "classical_forecasts.json"
 HEADER = (
     "| job | rows | full fit | forecast | error | inside | largest part | peak memory | forecast | error | inside |\n"
@@ -104,11 +105,20 @@ def main() -> None:
             result = compared(job)
         except GpuwiseError as error:
             print(f"{job}: {error}", file=sys.stderr, flush=True)
+            RESULTS.write_text(
+                json.dumps(
+                    {**kept(), job: {"refused": error.what.replace(f"{ROOT}/benchmarks/classical_jobs.py:", "")}}, indent=1
+                )
+                + "\n",
+                encoding="utf-8",
+            )
             continue
         print(result.row(), file=sys.stderr, flush=True)
         RESULTS.write_text(json.dumps({**kept(), job: asdict(result)}, indent=1) + "\n", encoding="utf-8")
     known = kept()
-    part = generated([Result.from_dict(known[job]) for job in every if job in known])
+    measured = [job for job in every if job in known and "refused" not in known[job]]
+    part = generated([Result.from_dict(known[job]) for job in measured])
+    part += "".join(f"No forecast: {known[job]['refused']}\n" for job in every if job in known and job not in measured)
     print(part)
     if options.write:
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
@@ -135,17 +145,27 @@ def compared(name: str) -> Result:
     command = [sys.executable, "-m", "benchmarks.classical_forecasts", "--full", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     full = json.loads(done.stdout.splitlines()[-1])
-    timed = time_fits(f"{ROOT}/benchmarks/classical_jobs.py:{name}", limit_s=SHARE * full["seconds"])
+    return forecast(name, full["cpu_s"], full["peak_bytes"])
+
+
+def forecast(name: str, cpu_s: float, peak: int) -> Result:
+    """A job's forecast from the sizes that took a tenth of the full fit's processor seconds together, beside the full fit."""
+    timed = time_fits(f"{ROOT}/benchmarks/classical_jobs.py:{name}", limit_s=CLOCK * SHARE * cpu_s)
     assert timed is not None
+    within = [sum(each.cpu_s for each in timed.fits[: row + 1]) <= SHARE * cpu_s for row in range(len(timed.fits))]
+    fits = tuple(fit for fit, inside in zip(timed.fits, within, strict=True) if inside)
+    if len(fits) < FEWEST_SIZES:
+        raise JobError(f"{name}: {len(fits)} sizes within {format_duration(SHARE * cpu_s)} are too few to extrapolate from.")
+    timed = replace(timed, fits=fits)
     growth = growth_of([fit.samples for fit in timed.fits], [fit.cpu_s for fit in timed.fits])
     memory = memory_of_full_fit(timed)
     assert memory is not None
     return Result(
         name,
         timed.samples,
-        full["cpu_s"],
+        cpu_s,
         growth.at(timed.samples),
-        full["peak_bytes"],
+        peak,
         memory,
         timed.fits[-1].samples,
     )

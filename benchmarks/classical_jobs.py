@@ -111,6 +111,6 @@ adaboost = ClassicalJob(lambda: AdaBoostClassifier(n_estimators=40, random_state
 bagging = ClassicalJob(lambda: BaggingRegressor(n_estimators=15, random_state=0), friedman(12), 60_000)
 gaussian_process = ClassicalJob(lambda: GaussianProcessRegressor(optimizer=None, alpha=1.0), friedman(6), 9_000)
 outliers = ClassicalJob(lambda: LocalOutlierFactor(20), groups(5), 250_000)
-isolation = ClassicalJob(lambda: IsolationForest(200, max_samples=0.2, random_state=0), groups(10), 120_000)
+isolation = ClassicalJob(lambda: IsolationForest(n_estimators=200, max_samples=0.2, random_state=0), groups(10), 120_000)
 bayesian_ridge = ClassicalJob(lambda: BayesianRidge(), friedman(200), 300_000)
 nmf = ClassicalJob(lambda: NMF(8, init="nndsvda", max_iter=60), positive(40), 300_000)
