@@ -128,7 +128,7 @@ class PresetSource(StepSource):
     def _answers(self, strategy: Strategy) -> bool:
         try:
             StepTraces(lambda variant: self.find(variant, "accelerator")).family(strategy)
-        except UnsupportedError:
+        except (UnsupportedError, InputError):  # InputError: a precision that does not go with the techniques
             return False
         return True
 
