@@ -20,8 +20,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.support.calculon_blocks import Fabric
 from benchmarks.support.calculon_point import point_s
-from benchmarks.support.calculon_space import BATCH, DEVICES, HEADS, HIDDEN, LAYERS, NAMES, Fabric, SearchCount, search
+from benchmarks.support.calculon_space import BATCH, DEVICES, HEADS, HIDDEN, LAYERS, NAMES, SearchCount, search
 from benchmarks.support.megatron_shape import GptShape
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster

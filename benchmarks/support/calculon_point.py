@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from benchmarks.support.calculon_blocks import Fabric, TensorRank, tensor_rank
 from benchmarks.support.calculon_space import (
     BATCH,
     DP_OVERLAP,
@@ -12,9 +13,6 @@ from benchmarks.support.calculon_space import (
     LAYERS,
     STATE_BYTES,
     TP_OVERLAPS,
-    Fabric,
-    TensorRank,
-    tensor_rank,
 )
 from gpuwise.cost.network.collectives import group_calls
 from gpuwise.plan.compose.table import BlockTable

@@ -6,7 +6,8 @@ from typing import cast
 
 import numpy as np
 from benchmarks.search_speed import POINTS
-from benchmarks.support.calculon_space import BATCH, Fabric, MeshSpace, TensorRank, meshes
+from benchmarks.support.calculon_blocks import Fabric, TensorRank
+from benchmarks.support.calculon_space import BATCH, MeshSpace, meshes
 
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.cluster import Cluster
