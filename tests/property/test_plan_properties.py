@@ -157,14 +157,13 @@ terms = st.builds(
     Terms,
     st.sampled_from(TERMS),
     st.just(1.0),
-    st.floats(0, 3600),
-    st.floats(0, 3600),
-    st.just(1.0),
-    st.floats(0, 4),
-    st.floats(0, 900),
-    st.floats(0, 3600),
-    some(st.floats(7200, 86400)),
-    some(st.floats(86400, 604800)),
+    setup_s=st.floats(0, 3600),
+    minimum_s=st.floats(0, 3600),
+    interruptions_per_day=st.floats(0, 4),
+    save_s=st.floats(0, 900),
+    restart_s=st.floats(0, 3600),
+    session_s=some(st.floats(7200, 86400)),
+    week_s=some(st.floats(86400, 604800)),
 )
 
 
