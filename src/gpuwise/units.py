@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import datetime
 
 from gpuwise.errors import InputError
 
@@ -70,10 +71,19 @@ def parse_bytes(text: str) -> int:
 
 def parse_duration(text: str) -> float:
     """'3d', '12h', '90min' -> seconds; a unit is required. Raises InputError."""
-    value = _positive(_parse(text, _SECONDS, "a duration", "30d, 12h or 90min"), text, "a duration")
-    if value > 100 * 365 * 86400:
-        raise InputError(f"a duration of {text!r} is over a century.", ["write it like 30d, 12h or 90min"])
-    return value
+    return _below_a_century(_positive(_parse(text, _SECONDS, "a duration", "30d, 12h or 90min"), text, "a duration"), text)
+
+
+def parse_deadline(text: str, *, now: datetime) -> float:
+    """'3d', or a day such as '2027-01-31', until whose end it is -> seconds from now. Raises InputError."""
+    try:
+        day = datetime.strptime(text.strip(), "%Y-%m-%d")
+    except ValueError:
+        return parse_duration(text)
+    left_s = (day - now).total_seconds() + 86400
+    if left_s <= 0:
+        raise InputError(f"the deadline {text.strip()} has passed.", ["a later day", "a duration, such as 30d"])
+    return _below_a_century(left_s, text)
 
 
 def parse_usd(text: str) -> float:
@@ -95,6 +105,12 @@ def parse_count(text: str, kind: str = "a count") -> int:
     if value < 1 or value >= 1e18:
         raise InputError(f"{kind} {text!r} is not a sensible number.", ["write it like 20B, 1.5M or 50000"])
     return round(value)
+
+
+def _below_a_century(seconds: float, text: str) -> float:
+    if seconds > 100 * 365 * 86400:
+        raise InputError(f"a duration of {text!r} is over a century.", ["write it like 30d, 12h or 90min"])
+    return seconds
 
 
 def _scaled(value: float, steps: list[tuple[float, str]], digits: int) -> str:

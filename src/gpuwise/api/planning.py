@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.cpu_settings import has_compiler, own_price
@@ -21,7 +22,7 @@ from gpuwise.plan.economics.length import RunLength
 from gpuwise.plan_settings import CONFIDENCE, OBJECTIVES, PlanSettings
 from gpuwise.step_settings import named_settings, sizes_of, strategy_of
 from gpuwise.strategy import check_techniques
-from gpuwise.units import parse_duration, parse_usd
+from gpuwise.units import parse_deadline, parse_usd
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -52,7 +53,7 @@ def plan(
         settings: optional keywords, see gpuwise.plan_settings.PlanSettings. Among them:
             samples, epochs, tokens: length of the run, one of them (50_000 or "50k"), or samples an epoch together with epochs.
             budget: dollars or "20k".
-            deadline: seconds or "3d".
+            deadline: seconds, "3d", or the last day, "2027-01-31".
             objective: what the first plan is the best in, one of gpuwise.plan_settings.OBJECTIVES.
             confidence: probability to keep budget and deadline that a plan needs; plans with less follow (0.9).
             spot: True for spot only, False for no spot, None (default) for both.
@@ -169,7 +170,7 @@ def _request(
         epochs=length.epochs,
         tokens=length.tokens,
         budget_usd=None if budget is None else parse_usd(str(budget)),
-        deadline_s=parse_duration(deadline) if isinstance(deadline, str) else deadline,
+        deadline_s=parse_deadline(deadline, now=datetime.now()) if isinstance(deadline, str) else deadline,
         objective=requested.get("objective") or OBJECTIVES[0],
         confidence=CONFIDENCE if (confidence := requested.get("confidence")) is None else confidence,
         on=None if on is None else tuple(device_names(on)),

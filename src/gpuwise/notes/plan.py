@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gpuwise.notes.note import kind_of_note
-from gpuwise.units import format_bytes, format_duration, format_usd
+from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 
 
 @kind_of_note()
@@ -98,7 +98,7 @@ def spot_interruptions(
 ) -> str:
     """What interruptions of a spot machine do, and what twice and half as many would, or another time between checkpoints."""
     return (
-        f"spot: {interruptions:.2g} interruptions expected, a checkpoint every "
+        f"spot: {format_count(interruptions)} interruptions expected, a checkpoint every "
         f"{format_duration(checkpoint_interval_s)}; with twice as many interruptions "
         f"{format_duration(doubled_s)} and {format_usd(doubled_usd)}, with half {format_duration(halved_s)} and "
         f"{format_usd(halved_usd)}; saving twice or half as often adds up to {100 * other_interval_share:.1f} %"

@@ -87,6 +87,8 @@ def no_plan(job: str, request: Request, rejected: Rejections, fitting: tuple[Can
             "a smaller model, or shorter samples with --seq-len or --image-size",
             f"see what would fit a device: gpuwise fit {job_argument} --on DEVICE",
         ]
+        if request.on is not None:
+            ways[0] = "leave out --on: other machines have more memory"
         if fitting is not None:
             nearest, answer = fitting
             ways[0] = f"{answer.words} fits {nearest}: add {answer.flags}"

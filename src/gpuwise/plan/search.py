@@ -41,7 +41,8 @@ def plan(
     """The cheapest ways to train a job inside the budget and the deadline.
 
     Arguments as for `search`. Plans are ranked, the shown ones are forecast exactly, and ranked again until nothing changes.
-    Where single machines have too little memory or take too long, clusters of request.more_devices are looked at.
+    Clusters of request.more_devices are looked at where single machines have too little memory or take too long, and for the
+    fastest plan.
 
     Raises the errors of `search` and `choose`.
     """
@@ -49,10 +50,12 @@ def plan(
     def searched(request: Request) -> Searched:
         return search(traces, request, offers, catalog, own=own, compiler=compiler, with_seq_len=with_seq_len)
 
-    machines = searched(request)
     if request.more_devices is None:
-        return chosen_exactly(machines, request)
+        return chosen_exactly(searched(request), request)
     wider = replace(request, max_devices=request.more_devices, more_devices=None, machines_joined=True)
+    if request.objective == "fastest":
+        return chosen_exactly(searched(wider), wider)
+    machines = searched(request)
     if not machines.runs_somewhere:
         return chosen_exactly(searched(wider), wider)
     try:

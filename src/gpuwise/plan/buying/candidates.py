@@ -67,6 +67,7 @@ def candidates(
 ) -> list[Candidate | tuple[Offer, Note]]:
     """All offers and machines to consider: a Candidate each, or (offer, reason) if it is rejected before pricing."""
     named = NamedDevices.of(request, catalog)
+    named.check_counts(offers, catalog)
     considered: list[Candidate | tuple[Offer, Note]] = []
     for offer in offers:
         chip = catalog.chips.get(offer.chip_id)

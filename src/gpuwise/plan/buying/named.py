@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.device import parse_device
 from gpuwise.hardware.names import split_device
@@ -51,6 +52,19 @@ class NamedDevices:
         return self.machines is None or not self.machines.keys().isdisjoint(
             {(offer.chip_id, None), (offer.chip_id, offer.devices)}
         )
+
+    def check_counts(self, offers: Sequence[Offer], catalog: Catalog) -> None:
+        """Raises InputError for devices that are offered, but not so many in a machine."""
+        for chip_id, count in self.machines or ():
+            if count is None or catalog.chips[chip_id].kind == "cpu":
+                continue
+            counts = sorted({offer.devices for offer in offers if offer.chip_id == chip_id})
+            if counts and count not in counts:
+                listed = ", ".join(f"{number:g}" for number in counts)
+                raise InputError(
+                    f"no machine with {count:g} × {chip_id} is offered.",
+                    [f"machines have {listed}", f"any of them: --on {chip_id}"],
+                )
 
     def numbers(self, offer: Offer) -> frozenset[int] | None:
         """The numbers of machines that are named for an offer; None for any."""
