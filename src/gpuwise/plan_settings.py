@@ -16,7 +16,9 @@ class LimitSettings(TypedDict, total=False):
     """What a whole run may take, and what is best inside that."""
 
     budget: Annotated[float | str | None, Setting("Spend at most this, e.g. 20000 or $20k.", metavar="USD")]
-    deadline: Annotated[float | str | None, Setting("Be done within this, e.g. 3d or 12h, or by a day, 2027-01-31.", metavar="TIME")]
+    deadline: Annotated[
+        float | str | None, Setting("Be done within this, e.g. 3d or 12h, or by a day, 2027-01-31.", metavar="TIME")
+    ]
     objective: Annotated[str | None, Setting("What the first plan is the best in (cheapest).", OBJECTIVES)]
     confidence: Annotated[
         float | None, Setting("Chance to keep both limits that a plan needs; others follow (0.9).", metavar="SHARE")

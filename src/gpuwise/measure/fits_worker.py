@@ -31,7 +31,7 @@ ALL_MAY_RAISE = 5_000  # rows up to which an estimator may raise for want of row
 TIMES, FEW_TIMES = 4, 2  # rows of a size in those of the one before; the latter where there are few rows
 FEW_ROWS = 6_400
 AGAIN_SHARE, MOST_FITS = 0.005, 5  # short fits are repeated, up to this share of the limit a size
-WORTH_IT = 1.3  # times the rows of the last size: what a last one within the limit must have
+WORTH_IT = 1.3  # times the rows of the last size: what one that fills the limit must have
 SEED = 0  # of the rows that are drawn
 
 
@@ -59,13 +59,17 @@ def _fit_all(child: WorkerConnection, job: str, samples: int | None, limit_s: fl
     child.send(job={"name": classical.name or named.name, "samples": rows.samples, "estimator": kind})
     ends_s = time.perf_counter() + limit_s
     seconds: dict[int, float] = {}  # of one fit with its data, by rows
-    last, largest = False, min(rows.samples, rows.available)
-    for count in sizes(largest):
-        left_s = ends_s - time.perf_counter()
+    largest = min(rows.samples, rows.available)
+    coming, ended = sizes(largest), "rows"
+    while coming:
+        count, left_s = coming[0], ends_s - time.perf_counter()
         if len(seconds) > 1 and _expected_s(seconds, count) > left_s:
-            count, last = _most_within(seconds, left_s), True
-        if last and count < WORTH_IT * max(seconds):
-            break
+            count = _most_within(seconds, left_s)
+            if count < WORTH_IT * max(seconds):
+                ended = "limit"
+                break
+        # A size that ends sooner than expected leaves time for another one.
+        coming = [size for size in coming if size > count and (size >= WORTH_IT * count or size == largest)]
         child.send(begins=count)
         began_s = time.perf_counter()
         try:
@@ -86,9 +90,7 @@ def _fit_all(child: WorkerConnection, job: str, samples: int | None, limit_s: fl
         middle = {name: median(getattr(one, name) for one in used) for name in ("seconds", "cpu_s")}
         peaks = [one.peak_bytes for one in used if one.peak_bytes is not None]
         child.send(fit={"samples": count, **middle, "peak_bytes": max(peaks, default=None), "fits": len(used)})
-        if last:
-            break
-    child.send(ended="limit" if last else "rows")
+    child.send(ended=ended)
 
 
 def sizes(largest: int) -> list[int]:
