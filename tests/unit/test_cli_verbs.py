@@ -236,7 +236,7 @@ def test_nothing_inside_names_the_cheapest_the_fastest_and_a_way_that_works(tmp_
     wanted = ("plan", JOB, "--samples", "1T", "--budget", "5", "--deadline", "1h", "-o", "out.toml")
     result = run(*wanted)
     assert result.exit_code == 2
-    assert "inside a budget of $5.00 and a deadline of 1 h. The cheapest is" in result.stderr
+    assert "inside a budget of $5.00 and a deadline of 1 h: every plan takes longer. The cheapest is" in result.stderr
     assert "the fastest is" in result.stderr
     actual = json.loads(run(*wanted, "--json").stdout)
     assert actual["error"]["code"] == "no-plan"
@@ -350,7 +350,7 @@ BAD_INPUT = [
     (("plan", JOB, "--samples", "1M", "--electricity", "nan"), "the price of electricity"),
     (("plan", JOB, "--samples", "1M", "--own", "nonsense:0"), "cannot read the count '0'"),
     (("plan", JOB, "--samples", "1M", "--own", "here"), "this machine is always considered"),
-    (("plan", JOB, "--samples", "1M", "--on", "h100-sxm:8x4"), "plans use one machine"),
+    (("plan", JOB, "--samples", "1M", "--on", "h100-sxm:5"), "no machine with 5 × h100-80gb-sxm is offered"),
     (("plan", JOB, "--samples", "1M", "--on", "alveo-u250"), "chip cannot train"),
     (("train", JOB, "--seed", "99999999999999999999999"), "the seed must be a whole number"),
     (("train", JOB, "--steps", "0"), "steps must be above zero"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from click.testing import CliRunner
@@ -27,16 +28,20 @@ def plan_of_all(*arguments: str) -> dict:
 def test_machines_of_ones_own_are_planned_together_with_their_network():
     plan = plan_of_all("--network", "8 x 200 Gbit InfiniBand", "--electricity", "0.2")
     assert plan["offer"]["instance"] == "own a100-80gb-sxm:8x4"
-    assert plan["strategy"]["mesh"]["dp_shard"] == 32
+    strategy = plan["strategy"]
+    mesh = {axis: degree for axis, degree in strategy["mesh"].items() if degree > 1}
+    assert math.prod(mesh.values()) == 32
+    assert (strategy["recompute"], strategy["micro_batch"]) == ("full", 1)  # as the user names them
     # 400 W a board at 80 %, 100 W a host, behind power supplies of 90 %: 32 boards and 4 hosts.
     assert plan["offer"]["usd_per_hour"] == pytest.approx((32 * 400 * 0.8 + 4 * 100) / 0.9 / 1000 * 0.2)
     same = gpuwise.forecast(
         "llama3-8b",
         on="a100-80gb-sxm:8x4",
-        mesh="dp_shard=32",
+        mesh=",".join(f"{axis}={degree}" for axis, degree in mesh.items()),
         recompute="full",
         micro_batch=1,
-        shard=plan["strategy"]["parallelism"]["shard"],
+        accumulate=strategy["accumulation"],
+        **strategy["parallelism"],
         network="8 x 200 Gbit InfiniBand",
     )
     assert plan["forecast"]["step_time_s"]["value"] == pytest.approx(same.step_time_s.value)

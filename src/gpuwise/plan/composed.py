@@ -121,7 +121,8 @@ class ComposedStrategies:
 
     def faster(self, forecast: Forecast, cluster: Cluster) -> Forecast | None:
         """A faster strategy that the forecast's leads on to, along axes that are not composed; None without one."""
-        return faster_neighbour(forecast, self._pricer, cluster)
+        pinned = [name for name in ("recompute", "micro_batch") if getattr(self._request, name) is not None]
+        return faster_neighbour(forecast, self._pricer, cluster, pinned=pinned)
 
     def _best_on(self, constraints: Constraints, precision: str, clusters: Sequence[Cluster]) -> list[BestOnCluster]:
         recomputes = ("none", "full") if constraints.recompute is None else (constraints.recompute,)

@@ -150,7 +150,7 @@ def _gradient_curves(one: Composed, *, freed: bool) -> np.ndarray:
         backward = (trace.sequence.phase != _FORWARD) & (trace.sequence.micro_step == micro_step)
         last = {segment: np.flatnonzero(backward & (segments == segment))[-1:] for segment in np.unique(segments).tolist()}
         ends = [int(last[segment][0]) if len(last[segment]) else length - 1 for segment in (_homes(one)[rows] - 1).tolist()]
-        alive += _alive(one, rows, np.maximum(ends, storages.born[rows]))
+        alive += _alive(one, rows, np.maximum(np.array(ends, dtype=np.int64), storages.born[rows]))
     return alive
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpuwise.cost.forecast import Forecast
@@ -99,21 +99,30 @@ def verified(
     return Finals(tuple(finalists), tuple(dropped), faster)
 
 
-def faster_neighbour(best: Forecast, pricer: StepPricer, cluster: Cluster, *, replay: bool = True) -> Forecast | None:
-    """The strategy that leads on from neighbour to faster neighbour, as long as there is one that fits; None without any."""
+def faster_neighbour(
+    best: Forecast, pricer: StepPricer, cluster: Cluster, *, pinned: Collection[str] = (), replay: bool = True
+) -> Forecast | None:
+    """The strategy that leads on from neighbour to faster neighbour, as long as there is one that fits; None without any.
+
+    Arguments:
+        pinned: fields of the strategy that stay as they are.
+        replay: as for `verified`.
+    """
     reached = None
     for _ in range(_MOST_STEPS):
-        following = _fastest_neighbour(reached or best, pricer, cluster, replay=replay)
+        following = _fastest_neighbour(reached or best, pricer, cluster, pinned=pinned, replay=replay)
         if following is None:
             break
         reached = following
     return reached
 
 
-def _fastest_neighbour(best: Forecast, pricer: StepPricer, cluster: Cluster, *, replay: bool) -> Forecast | None:
+def _fastest_neighbour(
+    best: Forecast, pricer: StepPricer, cluster: Cluster, *, pinned: Collection[str], replay: bool
+) -> Forecast | None:
     """The fastest neighbour of a strategy that fits, if it is faster."""
     counted = []
-    for strategy in neighbours(best.strategy, experts=experts_of(pricer.trace(best.strategy))):
+    for strategy in neighbours(best.strategy, experts=experts_of(pricer.trace(best.strategy)), pinned=pinned):
         try:
             forecast = pricer.forecast(strategy, cluster, replay=False)
         except NOT_TRACED:

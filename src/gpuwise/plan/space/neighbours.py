@@ -5,7 +5,7 @@ They are forecast exactly, from the best of what is composed; see gpuwise.plan.c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from gpuwise.errors import InputError, UnsupportedError
@@ -15,16 +15,18 @@ from gpuwise.strategy.pipeline import SPLIT_SCHEDULES, V_SCHEDULES
 FACTORS = (2, 4, 8)  # by which one axis gives devices to another
 
 
-def neighbours(strategy: Strategy, *, experts: int = 0) -> list[Strategy]:
+def neighbours(strategy: Strategy, *, experts: int = 0, pinned: Collection[str] = ()) -> list[Strategy]:
     """The legal neighbours of a strategy on as many devices, with its global batch.
 
     Arguments:
         experts: of each block of the model; 0 (default) for a model without.
+        pinned: fields of the strategy that stay as they are.
     """
     if strategy.mode != "train":
         return []
     others = [*_schedules(strategy), *_expert_parallel(strategy, experts), *_context_parallel(strategy), *_larger(strategy)]
-    return [other for other in dict.fromkeys(others) if other != strategy and _is_legal(other)]
+    kept = [other for other in dict.fromkeys(others) if all(getattr(other, name) == getattr(strategy, name) for name in pinned)]
+    return [other for other in kept if other != strategy and _is_legal(other)]
 
 
 def _schedules(strategy: Strategy) -> Iterator[Strategy]:
