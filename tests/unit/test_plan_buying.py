@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import gpuwise
 from gpuwise import api
 from gpuwise.cli.main import main
 from gpuwise.errors import FileFormatError
@@ -158,6 +159,16 @@ def test_the_command_compares_machines_and_renting(tmp_path, capsys):
     renting = next(machine for machine in answer["machines"] if machine["name"] == "rent all")
     rent = sum(rental["usd"] * rental["runs_a_week"] for rental in answer["rentals"])
     assert renting["usd_a_year"] == pytest.approx(rent * 365 / 7)
+
+
+def test_hours_a_week_are_those_of_the_device_that_is_named(tmp_path):
+    path = tmp_path / "jobs.toml"
+    path.write_text('machines = ["rtx-4090:1"]\n[[job]]\njob = "gpt2"\nhours_a_week = 20\non = "rtx-4090"\n')
+    machine = next(machine for machine in api.buy(str(path)).machines if machine.name == "1 x rtx-4090")
+    assert machine.hours_a_week == pytest.approx(20, rel=0.02)
+    path.write_text('machines = ["rtx-4090:1"]\n[[job]]\njob = "llama3-8b"\nhours_a_week = 20\non = "rtx-4090"\n')
+    with pytest.raises(gpuwise.GpuwiseError, match="cannot train it"):
+        api.buy(str(path))
 
 
 def test_the_flag_goes_alone_and_without_it_a_job_is_needed(tmp_path, capsys):

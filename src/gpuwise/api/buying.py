@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, cast
 
 from gpuwise.api.devices import device_of
 from gpuwise.api.fitting import fitting_change_of
-from gpuwise.api.forecasting import forecast
 from gpuwise.api.own_costs import machine_of
 from gpuwise.api.planning import plan
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of
-from gpuwise.errors import GpuwiseError
+from gpuwise.errors import DoesNotFitError, GpuwiseError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.plan.advice.advise import RunHere, Week, bought, ranked, rent_all
 from gpuwise.plan.advice.machine_for_sale import MachineForSale, machine_for_sale
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.types import PlanResult
 
 _RENTED = ("on-demand", "spot")
+_TRIED_SAMPLES = 1_000_000  # of the run whose hours say how fast a device is
 _OTHER_PLANS = 12  # of the table of each job, beside the machines to buy
 
 
@@ -103,10 +103,19 @@ def _forecasts(mix: Mix, machines: list[MachineForSale]) -> tuple[list[Week], di
 
 
 def _samples_of(job: WeeklyJob) -> int:
-    """Samples that the device `on` trains in the job's hours a week."""
-    settings = part_of(job.settings, StepSettings)
-    step = forecast(job.job, on=job.on, **settings)
-    return max(1, round((job.hours_a_week or 0.0) * 3600 / step.step_time_s.value * step.strategy.global_batch))
+    """Samples that the device `on` trains in the job's hours a week, as `plan` would train there.
+
+    Raises DoesNotFitError where it cannot train the job.
+    """
+    chip_id, count = machine_of(job.on or "")
+    result = plan(job.job, own=f"{chip_id}:{count}", limit=1, **cast(PlanSettings, {**job.settings, "samples": _TRIED_SAMPLES}))
+    at_hand = next(m for m in result.at_hand if (m.device, m.count, m.offer.provider) == (chip_id, count, "own"))
+    if at_hand.hours is None:
+        raise DoesNotFitError(
+            f"{job.name}: {job.on} cannot train it ({at_hand.reason}), so hours there say nothing of its size.",
+            ["another device for on", "runs_a_week with samples, epochs or tokens instead of hours_a_week"],
+        )
+    return max(1, round((job.hours_a_week or 0.0) / at_hand.hours * _TRIED_SAMPLES))
 
 
 def _run_on(machine: MachineForSale, job: WeeklyJob, result: PlanResult, source: StepSource) -> RunHere:
