@@ -9,7 +9,7 @@ machines. The probability that it lives longer than t is
 with λ the rate of interruptions at constant hazard, and m the number of machines of which the provider takes each after at
 most 24 h. B has the bathtub shape that J. Kadupitiya, V. Jadhao, P. Sharma, "Modeling the temporally constrained preemptions
 of transient cloud VMs" (HPDC 2020) fit to 1,500 preemptions of Google's machines: many in the first hours, few after, the rest
-toward the limit. A, τ1, τ2 and b are in the ranges of that study.
+toward the limit. A, τ1, τ2 and b are assumed, of that shape; the study's own fits could not be read.
 """
 
 from __future__ import annotations
