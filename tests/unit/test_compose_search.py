@@ -15,7 +15,8 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.best import best_on
 from gpuwise.plan.compose.blocks import JobBlocks
 from gpuwise.plan.compose.job_arrays import limits_of
-from gpuwise.plan.compose.search import ComposedPoint, ComposedSearch, search
+from gpuwise.plan.compose.point import ComposedPoint
+from gpuwise.plan.compose.search import ComposedSearch, search
 from gpuwise.plan.compose.table import BlockTable
 from gpuwise.plan.compose.verify import verified
 from gpuwise.plan.pricing.step import HEADROOM, StepPricer, has_headroom

@@ -13,7 +13,7 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes import Note, rejections
 from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.compose.best import BestOnCluster, JobBlocks, best_on
-from gpuwise.plan.compose.search import ComposedPoint
+from gpuwise.plan.compose.point import ComposedPoint
 from gpuwise.plan.compose.verify import Finals, faster_neighbour, verified
 from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.pricing.step import HEADROOM, StepPricer

@@ -1,4 +1,4 @@
-"""The fastest strategies of a job on each of many clusters, whatever their chips."""
+"""The fastest strategies of a job on each of many clusters, of any chips."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpuwise.hardware.types import Chip
 from gpuwise.plan.compose.blocks import JobBlocks
 from gpuwise.plan.compose.job_arrays import JobArrays, limits_of
 from gpuwise.plan.compose.many_calls import Networks
+from gpuwise.plan.compose.point import ComposedPoint
 from gpuwise.plan.compose.pruned import PrunedSearch
 from gpuwise.plan.compose.row_time import ChipPrices, RowTime
-from gpuwise.plan.compose.search import ComposedPoint
 from gpuwise.plan.compose.space_rows import Space, is_sharded
 from gpuwise.plan.space.layouts import Layouts, ModelLimits, layouts
 

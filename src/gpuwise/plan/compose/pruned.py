@@ -15,9 +15,9 @@ import numpy as np
 from gpuwise.cost.memory.device import SEGMENT_BYTES, blas_workspace_bytes, outside_bytes
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.job_arrays import JobArrays
+from gpuwise.plan.compose.point import ComposedPoint
 from gpuwise.plan.compose.row_memory import RowMemory
 from gpuwise.plan.compose.row_time import RowTime, StrategyRows
-from gpuwise.plan.compose.search import ComposedPoint
 from gpuwise.plan.compose.space_rows import Space, expanded
 from gpuwise.plan.pricing.step import HEADROOM
 

@@ -95,7 +95,7 @@ class RowMemory:
 
 
 class OwnTensors:
-    """Activations and temporaries of works at the moments of a step: of the work itself, whatever its layout.
+    """Activations and temporaries of works at the moments of a step: of the work itself, in any layout.
 
     Arguments:
         work: of the Space.

@@ -10,28 +10,13 @@ import numpy as np
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.job_arrays import limits_of, variants_of
 from gpuwise.plan.compose.memory import device_bytes
+from gpuwise.plan.compose.point import ComposedPoint
 from gpuwise.plan.compose.ranks import PipelineRanks, pipeline_ranks
 from gpuwise.plan.compose.steps import MeshSteps
 from gpuwise.plan.compose.table import BlockTable
 from gpuwise.plan.pricing.step import HEADROOM
 from gpuwise.plan.space.layouts import Layouts, accumulations, fills_pipeline, layouts
-from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.variant import is_sharded
-
-
-@dataclass(frozen=True)
-class ComposedPoint:
-    """One strategy of a search.
-
-    Attributes:
-        strategy: with its mesh and batch.
-        step_s: seconds of a step, composed.
-        device_bytes: memory of the device that needs most, composed.
-    """
-
-    strategy: Strategy
-    step_s: float
-    device_bytes: float
 
 
 @dataclass(frozen=True)

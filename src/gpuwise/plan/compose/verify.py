@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuwise.cost.forecast import Forecast
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.plan.compose.search import ComposedPoint
+from gpuwise.plan.compose.point import ComposedPoint
 from gpuwise.plan.pricing.step import StepPricer, has_headroom
 from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.plan.space.neighbours import neighbours
