@@ -20,7 +20,7 @@ class Provider:
     Attributes:
         id: as in the offers' files.
         alone: why several of its machines are not rented to run one job; "" where they are.
-        quota: what it lets an account rent unless asked; "" where nothing is known.
+        quota: what it lets an account rent by default; "" where nothing is known.
         price_kinds: kinds of the prices that are not simply published, by terms; see gpuwise.hardware.prices.PRICE_KINDS.
         interruptions_per_day: expected interruptions of one spot machine; None where no rate is known.
         day_limited: whether spot machines live at most 24 hours.

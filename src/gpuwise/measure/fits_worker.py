@@ -1,8 +1,8 @@
 """The child process that fits a classical job on ever more of its rows.
 
-    python -m gpuwise.measure.fits_worker (asked and answering as gpuwise.measure.child has it)
+    python -m gpuwise.measure.fits_worker (requests and answers as gpuwise.measure.child has them)
 
-Asked: {"job": "path.py:name", "samples": rows of the full fit or null, "limit_s": seconds, "memory_bytes": or null}.
+Request: {"job": "path.py:name", "samples": rows of the full fit or null, "limit_s": seconds, "memory_bytes": or null}.
 Answers: {"other": text} where the name is no ClassicalJob; else {"job": {...}}, then {"begins": rows} and {"fit": {...}} by
 turns. The last one is {"ended": "limit" or "rows"}, {"out_of_memory": rows}, or {"failed": {...}} for the user's mistakes.
 """

@@ -129,7 +129,7 @@ def started_on_each_machine(*, machines: int, ranks: int) -> str:
 
 @kind_of_note(flag="--max-devices")
 def rented_together(*, machines: int, instance: str, provider: str, quota: str) -> str:
-    """Several machines are rented at the price of one each. quota: what the provider lets an account rent unless asked."""
+    """Several machines are rented at the price of one each. quota: what the provider lets an account rent by default."""
     usual = f": {quota}" if quota else ""
     return (
         f"assumed that {provider} rents {machines} × {instance} at once, near each other and each at the price of one; ask for "

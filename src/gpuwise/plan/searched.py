@@ -29,7 +29,7 @@ class Searched:
         header: of the job's trace.
         considered: every offer and machine: a Candidate, or (offer, reason) if it is rejected before pricing.
         best: the best strategy, or why there is none, by Candidate.key.
-        strategies: what found them.
+        strategies: the search behind them.
         assumed_batch: samples of a step if that is a default; None if the user sets it. Plans with another have a note on it.
         assumption_notes: guesses shared by all plans.
         market: what a device-hour usually costs.

@@ -1,4 +1,4 @@
-"""TimeAndMoney: what a plan, and an option before it is one, says of time and money; and how that is told in a line."""
+"""TimeAndMoney: time and money of a plan, or of an option that may become one; and their description in a line."""
 
 from __future__ import annotations
 

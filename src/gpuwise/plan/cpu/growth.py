@@ -1,10 +1,10 @@
 """The growth of a figure with the number of rows, from few sizes to many more: its value with an interval.
 
 The figure is taken as a constant and one or two powers of the rows, with no coefficient below zero, by relative least
-squares: times of estimators are sums of work that does not grow, work a row, sorts, and work a pair of rows. Which powers is
-not asked of the estimator: every law of LAWS is fitted, and their forecasts are averaged by how well they fit (Bayesian model
-averaging with Gaussian errors of the logarithm: Hoeting et al., Statistical Science 14, 1999). Where laws that fit equally
-well disagree, the interval is wide.
+squares: times of estimators are sums of work that does not grow, work a row, sorts, and work a pair of rows. The estimator's
+class does not choose among them: every law of LAWS is fitted, and their forecasts are averaged by how well they fit (Bayesian
+model averaging with Gaussian errors of the logarithm: Hoeting et al., Statistical Science 14, 1999). Where laws that fit
+equally well disagree, the interval is wide.
 """
 
 from __future__ import annotations

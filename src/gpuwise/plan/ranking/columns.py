@@ -1,4 +1,4 @@
-"""PlanColumns: the figures of many plans, an array each, for whatever ranks them."""
+"""PlanColumns: the figures of many plans, an array each, to rank them by."""
 
 from __future__ import annotations
 
