@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
+from gpuwise.api.sources import source_of
 from gpuwise.cli.main import main
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.plan.buying.candidates import Candidate, candidates
 from gpuwise.plan.buying.clusters import with_clusters
+from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.request import Request
+from gpuwise.plan.search import search, widened
 
 
 def clusters(request: Request) -> tuple[list[Candidate], dict[str, set[str]]]:
@@ -25,6 +29,28 @@ def clusters(request: Request) -> tuple[list[Candidate], dict[str, set[str]]]:
         else:
             alone.setdefault(item[1].kind, set()).add(item[0].provider)
     return joined, alone
+
+
+def test_a_wider_search_adds_to_what_is_searched_already(monkeypatch):
+    """It is equal to one of all the hardware, and counts and forecasts nothing twice."""
+    catalog = Catalog(user_files=())
+    source = source_of("llama3-8b")
+    narrow = Request(samples=10**6, on=("h100-sxm:8", "h200-sxm:1"))
+    wider = replace(narrow, on=("h100-sxm:8", "h200-sxm:1", "h100-sxm:8x4"))
+    forecast, whole = [], search(source.traces(), wider, catalog.offers, catalog)
+    searched = search(source.traces(), narrow, catalog.offers, catalog)
+    made = StepPricer.forecast
+
+    def counted(pricer, strategy, cluster, **options):
+        forecast.append((strategy, cluster))
+        return made(pricer, strategy, cluster, **options)
+
+    monkeypatch.setattr(StepPricer, "forecast", counted)
+    both = widened(searched, wider, catalog.offers, catalog)
+    assert both.best == whole.best
+    assert len(searched.best) < len(both.best)
+    assert {cluster.machines for _, cluster in forecast} <= {4}
+    assert both.strategies.priced == whole.strategies.priced
 
 
 @pytest.fixture(scope="module")

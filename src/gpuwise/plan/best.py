@@ -67,7 +67,7 @@ class BestStrategies:
 
     @property
     def priced(self) -> int:
-        """Number of forecasts made."""
+        """Number of strategies that were forecast, on each cluster once."""
         return self.pricer.priced
 
     def changed(self, traces: StepTraces, request: Request, batch: BatchChoice) -> BestStrategies:

@@ -46,24 +46,17 @@ def plan(
 
     Raises the errors of `search` and `choose`.
     """
-
-    def searched(request: Request) -> Searched:
-        return search(traces, request, offers, catalog, own=own, compiler=compiler, with_seq_len=with_seq_len)
-
+    searched = search(traces, request, offers, catalog, own=own, compiler=compiler, with_seq_len=with_seq_len)
     if request.more_devices is None:
-        return chosen_exactly(searched(request), request)
+        return chosen_exactly(searched, request)
     wider = replace(request, max_devices=request.more_devices, more_devices=None, machines_joined=True)
-    if request.objective == "fastest":
-        return chosen_exactly(searched(wider), wider)
-    machines = searched(request)
-    if not machines.runs_somewhere:
-        return chosen_exactly(searched(wider), wider)
-    try:
-        return chosen_exactly(machines, request)
-    except NothingInside as nothing:
-        if request.budget_usd is not None and nothing.cheapest.usd.value > request.budget_usd:
-            raise  # more devices cost no less
-    return chosen_exactly(searched(wider), wider)
+    if request.objective != "fastest" and searched.runs_somewhere:
+        try:
+            return chosen_exactly(searched, request)
+        except NothingInside as nothing:
+            if request.budget_usd is not None and nothing.cheapest.usd.value > request.budget_usd:
+                raise  # more devices cost no less
+    return chosen_exactly(widened(searched, wider, offers, catalog), wider)
 
 
 def chosen_exactly(searched: Searched, request: Request) -> PlanResult:
@@ -123,8 +116,7 @@ def search(
         composes=bool(header.blocks),
         with_seq_len=with_seq_len,
     )
-    machines = candidates(request, offers, catalog, parameters=header.trainable_parameters)
-    considered = with_clusters(machines, request, offers, catalog)
+    considered = _considered(header, request, offers, catalog)
     by_key = {item.key: item for item in considered if isinstance(item, Candidate)}
     best = strategies.best(by_key)
     choices = {} if own is None else choices_here(by_key, best, own, request, samples=samples, compiler=compiler)
@@ -142,6 +134,23 @@ def search(
         choices,
         [f"{row.chip_id or 'unknown chip'} at {row.provider} ({row.instance})" for row in unpriced],
     )
+
+
+def widened(searched: Searched, request: Request, offers: Sequence[Offer], catalog: Catalog) -> Searched:
+    """A search with the hardware added that a wider request has beside. request: of the same job with the same settings."""
+    strategies = searched.strategies
+    considered = _considered(searched.header, request, offers, catalog)
+    more = {item.key: item for item in considered if isinstance(item, Candidate) and item.key not in searched.best}
+    best = {**searched.best, **strategies.best(more)}
+    notes = dict.fromkeys((*searched.assumption_notes, *strategies.untried()))
+    return replace(searched, considered=considered, best=best, assumption_notes=tuple(notes), remembered={})
+
+
+def _considered(
+    header: Header, request: Request, offers: Sequence[Offer], catalog: Catalog
+) -> list[Candidate | tuple[Offer, Note]]:
+    machines = candidates(request, offers, catalog, parameters=header.trainable_parameters)
+    return with_clusters(machines, request, offers, catalog)
 
 
 def _batch(header: Header, request: Request, samples: int) -> tuple[BatchChoice, tuple[Note, ...]]:

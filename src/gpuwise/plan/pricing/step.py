@@ -40,12 +40,17 @@ class StepPricer:
 
     def __init__(self, traces: StepTraces, *, catalog: Catalog | None = None, data: DataPipeline = READY):
         self.traces, self.catalog, self.data = traces, catalog or load_catalog(), data
-        self.priced = 0  # number of forecasts made
+        self._forecast: set[tuple[Strategy, Cluster]] = set()
         self._replayed: dict[tuple[Strategy, Cluster], MemoryForecast] = {}
         self._peaks: dict[Strategy, int] = {}
         self._counted: dict[tuple[Strategy, str, int], tuple[int, int]] = {}
         self._fits: dict[tuple[Strategy, Cluster, bool], bool] = {}
         self._reserved: dict[tuple[Strategy, int, bool], int] = {}
+
+    @property
+    def priced(self) -> int:
+        """Number of strategies that were forecast, on each cluster once."""
+        return len(self._forecast)
 
     def trace(self, strategy: Strategy) -> Trace:
         """The trace of one rank under a strategy."""
@@ -62,7 +67,7 @@ class StepPricer:
 
         Raises the errors of tracing and pricing.
         """
-        self.priced += 1
+        self._forecast.add((strategy, cluster))
         forecast = self._slowest(strategy, cluster, usd_per_hour=usd_per_hour, replay=replay)
         if replay:
             self._remember_reserved(strategy, cluster.chip, forecast.memory)
