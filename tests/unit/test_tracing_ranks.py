@@ -15,6 +15,7 @@ from gpuwise.job import Job
 from gpuwise.job.models.llama import Llama, LlamaConfig
 from gpuwise.strategy import Mesh, Parallelism, Strategy
 from gpuwise.trace import CATEGORIES, KINDS, RankGroup, Trace, live_bytes
+from gpuwise.trace.parallel.ranks import rank_steps
 from gpuwise.tracing import record
 from gpuwise.tracing.world import fake_world
 
@@ -207,3 +208,20 @@ def test_stages_lie_on_any_mesh(mesh: Mesh) -> None:
     trace = record(llama_job(), Strategy(mesh=mesh, accumulation=2), rank=mesh.devices - 1)
     assert ("send", "pp") in payloads(trace)
     assert len({axis for _, axis in payloads(trace)}) > 1
+
+
+@pytest.mark.parametrize("mesh", [Mesh(cp=2), Mesh(cp=2, tp=2), Mesh(cp=2, pp=2)], ids=str)
+def test_composed_ranks_of_a_sequence_exchange_what_recorded_ones_do(mesh: Mesh) -> None:
+    """Keys and values of the heads and of the blocks that a rank has."""
+
+    def step(parts: int) -> Trace:
+        job = language_job(lambda: Llama(LLAMA), vocabulary=512, seq_len=32 // parts)
+        return record(job, Strategy("bf16", accumulation=mesh.pp)).with_accumulation(mesh.pp)
+
+    strategy = Strategy("bf16", mesh=mesh, accumulation=mesh.pp)
+    composed = rank_steps(step, strategy)
+    for rank, one in zip((0, mesh.devices - 1), (composed[0], composed[-1]), strict=True):
+        recorded = payloads(record(llama_job(), strategy, rank=rank))
+        of_cp = {c.operation: c.payload_bytes for c in one.communication.collectives if c.group.axis == "cp"}
+        assert of_cp["all_gather"] == recorded["all_gather_into_tensor", "cp"]
+        assert of_cp["reduce_scatter"] == recorded["reduce_scatter_tensor", "cp"]

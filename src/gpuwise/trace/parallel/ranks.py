@@ -24,7 +24,7 @@ from gpuwise.trace.parallel.pipeline import check_stages, in_flight
 from gpuwise.trace.parallel.replicate import replicated
 from gpuwise.trace.parallel.shard import sharded
 from gpuwise.trace.parallel.shard_stage import sharded_stage
-from gpuwise.trace.parallel.stage import stage_step, with_in_flight
+from gpuwise.trace.parallel.stage import stage_starts, stage_step, with_in_flight
 from gpuwise.trace.parallel.tensor import tensor_parallel
 from gpuwise.trace.parallel.variant import is_sharded
 from gpuwise.trace.trace import Trace
@@ -66,7 +66,7 @@ def rank_steps(step: Callable[[int], Trace], strategy: Strategy) -> tuple[RankSt
     _check_mesh(whole.header, strategy)
     part = step(mesh.cp) if mesh.cp > 1 else whole
     return tuple(
-        RankStep(name, *_composed(part, whole.header, strategy, rank), model_flops=whole.model_flops)
+        RankStep(name, *_composed(part, whole, strategy, rank), model_flops=whole.model_flops)
         for rank, name in unequal_ranks(strategy).items()
     )
 
@@ -85,30 +85,30 @@ def unequal_ranks(strategy: Strategy) -> dict[int, str]:
     return {0: "first", last: "last"} if last == 1 else {0: "first", 1: "middle", last: "last"}
 
 
-def _composed(trace: Trace, header: Header, strategy: Strategy, rank: int) -> tuple[Trace, Communication]:
-    """The step of a rank along pp, of the part of each sequence that it has. header: of the whole step."""
+def _composed(trace: Trace, whole: Trace, strategy: Strategy, rank: int) -> tuple[Trace, Communication]:
+    """The step of a rank along pp, of the part of each sequence that it has. whole: on whole sequences."""
     mesh, collectives = strategy.mesh, list[Collective]()
 
     def collect(result: tuple[Trace, tuple[Collective, ...]]) -> Trace:
         collectives.extend(result[1])
         return result[0]
 
-    if mesh.cp > 1:
-        trace = collect(context_parallel(trace, strategy))
     received_bytes = 0
     if mesh.pp > 1:
-        trace, sends, received_bytes = stage_step(trace, strategy, rank)
+        trace, sends, received_bytes = stage_step(trace, strategy, rank, starts=stage_starts(whole, strategy))
         collectives += sends
     if mesh.ep > 1:
         trace = collect(expert_parallel(trace, strategy))
     if mesh.tp > 1:
         trace = collect(tensor_parallel(trace, strategy))
+    if mesh.cp > 1:  # of the stage's blocks and of this rank's heads
+        trace = collect(context_parallel(trace, strategy))
     if mesh.pp > 1:
         trace = with_in_flight(trace, strategy, rank, received_bytes=received_bytes)
     trace, communication = _data_parallel(trace, strategy, rank)
     notes: tuple[Note, ...] = (*trace.header.assumption_notes, composed_rank(axes=str(mesh)))
-    head = replace(trace.header, strategy=strategy, assumption_notes=notes)
-    trace = replace(trace, header=replace(head, sizes=header.sizes, units_per_sample=header.units_per_sample))
+    head, sizes = replace(trace.header, strategy=strategy, assumption_notes=notes), whole.header.sizes
+    trace = replace(trace, header=replace(head, sizes=sizes, units_per_sample=whole.header.units_per_sample))
     return trace, communication.and_also(*collectives)
 
 

@@ -33,18 +33,28 @@ def first_blocks(trace: Trace, segments: np.ndarray, stages: int) -> tuple[int, 
     return balanced([max(1, int(cost)) for cost in costs], stages)
 
 
-def stage_step(trace: Trace, strategy: Strategy, rank: int) -> tuple[Trace, tuple[Collective, ...], int]:
+def stage_starts(whole: Trace, strategy: Strategy) -> tuple[int, ...]:
+    """The first block of each stage of a strategy, by the operations of a step on whole sequences."""
+    stages = strategy.mesh.pp * strategy.parallelism.stages_per_rank
+    starts: tuple[int, ...] = whole.once(("stages", stages), lambda: first_blocks(whole, segments_of(whole), stages))
+    return starts
+
+
+def stage_step(
+    trace: Trace, strategy: Strategy, rank: int, *, starts: tuple[int, ...] | None = None
+) -> tuple[Trace, tuple[Collective, ...], int]:
     """The step of one rank of a pipeline, its sends, and the bytes that it receives in a micro-batch.
 
     Arguments:
         trace: a whole step.
         rank: the rank's position along pp.
+        starts: of stage_starts, where the step is one on parts of sequences; None (default) takes the step's own.
 
     The step has one micro-batch in flight; with_in_flight adds the others.
     """
     segments, blocks = segments_of(trace), len(trace.header.blocks)
     stages = strategy.mesh.pp * strategy.parallelism.stages_per_rank
-    starts = (*trace.once(("stages", stages), lambda: first_blocks(trace, segments, stages)), blocks)
+    starts = (*(starts or stage_starts(trace, strategy)), blocks)
     own_stages = stages_of_rank(strategy.parallelism, ranks=strategy.mesh.pp, rank=rank)
     own = {block for stage in own_stages for block in range(starts[stage], starts[stage + 1])}
     own |= ({FIRST} if 0 in own_stages else set()) | ({blocks} if stages - 1 in own_stages else set())
