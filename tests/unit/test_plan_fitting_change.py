@@ -168,7 +168,8 @@ def test_forecast_compare_and_plan_name_what_would_fit():
     assert "it would with full recompute, QLoRA" in row.reason
     with pytest.raises(DoesNotFitError) as error:
         api.plan("llama2-7b", on="rtx-3060", samples=1000)
-    assert "--adapter qlora" in error.value.ways_out[0]
+    assert "b300-288gb-sxm" in error.value.ways_out[0]
+    assert "--adapter qlora" in error.value.ways_out[1]
     planned = api.plan("llama2-7b", on="rtx-3060", samples=1000, adapter="qlora", recompute="full")
     assert planned.best.strategy.adapter == "qlora"
 

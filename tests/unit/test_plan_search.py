@@ -101,7 +101,7 @@ def test_a_variant_the_source_does_not_have_is_rejected_not_fatal():
 
 def test_memory_is_the_reason_even_where_a_technique_has_no_trace():
     source = synthetic_source(without=("full", "fp32"), **BIG)
-    with pytest.raises(DoesNotFitError, match="memory of none of 1 offers"):
+    with pytest.raises(DoesNotFitError, match="does not fit the memory of the only offer of up to 16 devices"):
         plan(StepTraces(source), Request(samples=10**4), [offer("rtx-4090")], CATALOG)
 
 

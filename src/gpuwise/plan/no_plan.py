@@ -12,6 +12,7 @@ from gpuwise.plan.conflict import LimitConflict
 from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.fit.change import FitProblem, FittingChange
 from gpuwise.plan.fit.change_search import fitting_change
+from gpuwise.plan.holding import Holding
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.rejection import Rejection
@@ -68,6 +69,27 @@ class NothingInside(NoPlanError):  # noqa: N818 - a kind of NoPlanError, read as
         }
 
 
+class FitsNowhere(DoesNotFitError):  # noqa: N818 - a kind of DoesNotFitError, read as a sentence
+    """A job that fits the memory of no candidate.
+
+    Attributes:
+        holding: the fewest devices that hold it; None (default) where none do, or before they are searched.
+        changed: whether the first way out is a change of the job that fits it.
+    """
+
+    def __init__(self, what: str, ways_out: Sequence[str], *, changed: bool, holding: Holding | None = None):
+        super().__init__(what, ways_out)
+        self.changed, self.holding = changed, holding
+
+    def held_by(self, holding: Holding) -> FitsNowhere:
+        """The same error, with the devices that hold the job as its first way out."""
+        other = self.ways_out[0 if self.changed else 1]
+        return FitsNowhere(self.what, [holding.words, other], changed=self.changed, holding=holding)
+
+    def to_dict(self) -> dict[str, object]:
+        return {**super().to_dict(), "holds": None if self.holding is None else self.holding.to_dict()}
+
+
 def own_machines(reasons: Mapping[Offer, Note]) -> str:
     """' Your 2 × rtx-4090: past the deadline: 18 days.', for the end of an error; empty where none was named."""
     return "".join(
@@ -93,10 +115,12 @@ def no_plan(job: str, request: Request, rejected: Rejections, fitting: tuple[Can
             nearest, answer = fitting
             ways[0] = f"{answer.words} fits {nearest}: add {answer.flags}"
             ways[1] = f"see its step: {answer.command}"
-        return DoesNotFitError(
-            f"{job} fits the memory of none of {short.count} offers of up to {request.max_devices} "
-            f"devices. The nearest is {short.examples[0]}.{others}",
+        where = f"on {', '.join(request.on)}" if request.on else f"of up to {request.max_devices:,} devices"
+        verb, which = ("does not fit", "the only offer") if short.count == 1 else ("fits", f"none of {short.count:,} offers")
+        return FitsNowhere(
+            f"{job} {verb} the memory of {which} {where}. The nearest is {short.examples[0]}.{others}",
             ways,
+            changed=fitting is not None,
         )
     where = f" on {', '.join(request.on)}" if request.on else ""
     return NoPlanError(

@@ -17,7 +17,8 @@ from gpuwise.plan.choose import choose
 from gpuwise.plan.cpu.choice import Price
 from gpuwise.plan.cpu.this_cpu import choices_here
 from gpuwise.plan.estimate import Estimate
-from gpuwise.plan.no_plan import NothingInside
+from gpuwise.plan.fewest_devices import fewest_devices
+from gpuwise.plan.no_plan import FitsNowhere, NothingInside
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.request import Request
@@ -47,6 +48,19 @@ def plan(
     Raises the errors of `search` and `choose`.
     """
     searched = search(traces, request, offers, catalog, own=own, compiler=compiler, with_seq_len=with_seq_len)
+    try:
+        return _planned(searched, request, offers, catalog)
+    except FitsNowhere as error:
+        holding = fewest_devices(
+            request, offers, catalog, search=lambda other: search(traces, other, offers, catalog, with_seq_len=with_seq_len)
+        )
+        if holding is None:
+            raise
+        raise error.held_by(holding) from None
+
+
+def _planned(searched: Searched, request: Request, offers: Sequence[Offer], catalog: Catalog) -> PlanResult:
+    """The plans of single machines, or of clusters where those do not do."""
     if request.more_devices is None:
         return chosen_exactly(searched, request)
     wider = replace(request, max_devices=request.more_devices, more_devices=None, machines_joined=True)
