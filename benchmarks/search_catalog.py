@@ -23,7 +23,8 @@ from dataclasses import dataclass
 
 from benchmarks.support.accuracy_tables import table
 from benchmarks.support.catalog_clusters import clusters_of
-from gpuwise.api.sources import source_of
+from gpuwise.api.sources import PresetSource, source_of
+from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.best import BestOnCluster, best_on
@@ -56,14 +57,23 @@ class Run:
 def searched(job: str, clusters: Sequence[Cluster]) -> Run:
     """A search from the recorded preset on."""
     wall, cpu = time.perf_counter(), time.process_time()
-    traces = source_of(job).traces()
+    source = source_of(job)
+    if isinstance(source, PresetSource):
+        source.search_recorded()  # as plan does
+    traces = source.traces()
     by_precision: dict[str, list[Cluster]] = defaultdict(list)
     for cluster in clusters:
         by_precision[legal.precisions_for(cluster.chip)[0]].append(cluster)
     best: list[tuple[Cluster, BestOnCluster]] = []
-    for precision, alike in by_precision.items():
-        blocks = JobBlocks(traces, Strategy(precision, optimizer="adamw"), micro_batches=MICRO_BATCHES)
-        best += zip(alike, best_on(blocks, alike, global_batch=GLOBAL_BATCH), strict=True)
+    blocks: dict[str, JobBlocks] = {}
+    for precision, alike in sorted(by_precision.items()):  # amp-bf16 first
+        techniques = Strategy(precision, optimizer="adamw")
+        blocks[precision] = JobBlocks(traces, techniques, micro_batches=MICRO_BATCHES, like=blocks.get("amp-bf16"))
+        try:
+            of_clusters = best_on(blocks[precision], alike, global_batch=GLOBAL_BATCH)
+        except UnsupportedError as error:  # there is no recording in this precision
+            of_clusters = [BestOnCluster((), None, error.what)] * len(alike)
+        best += zip(alike, of_clusters, strict=True)
     return Run(time.process_time() - cpu, time.perf_counter() - wall, tuple(best))
 
 

@@ -122,6 +122,15 @@ def test_one_call_finds_the_best_of_every_cluster() -> None:
         assert (best.least_bytes is None) == bool(alone.best)
 
 
+def test_a_chip_without_bf16_is_searched_in_fp16() -> None:
+    cluster = device_of("v100-sxm2-32gb:8x8", load_catalog()).cluster
+    blocks = JobBlocks(TRACES, Strategy("amp-fp16", optimizer="adamw"), micro_batches=(1, 2))
+    (best,) = best_on(blocks, [cluster], global_batch=64, layouts_of=partial(layouts, most_stages=1))
+    forecast = StepPricer(TRACES).forecast(best.points[0].strategy, cluster, replay=False)
+    assert best.points[0].step_s == pytest.approx(forecast.step_time_s.value, rel=0.002)
+    assert best.points[0].device_bytes == pytest.approx(forecast.memory.device_bytes, rel=0.005)
+
+
 @pytest.mark.parametrize(
     ("model", "seq_len", "on", "strategy", "axis"),
     [

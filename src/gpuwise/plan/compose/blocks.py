@@ -53,6 +53,8 @@ class JobBlocks:
         micro_batches: ascending.
         parameters: figures of the cost model; None takes the shipped ones.
         by_heads: as for gpuwise.trace.parallel.tensor.tensor_parallel. False.
+        like: blocks of the same job in amp-bf16. What differs by the precision of products alone is taken from them in
+            amp-fp16. None composes all.
 
     Blocks are composed at their first use. Raises UnsupportedError for techniques that are not composed.
     """
@@ -65,6 +67,7 @@ class JobBlocks:
         micro_batches: Sequence[int],
         parameters: Parameters | None = None,
         by_heads: bool = False,
+        like: JobBlocks | None = None,
     ):
         if techniques.compile or techniques.offload != "none" or techniques.mode != "train":
             raise UnsupportedError(
@@ -75,7 +78,9 @@ class JobBlocks:
         self.micro_batches = np.array(micro_batches, dtype=np.int64)
         self.parameters = parameters or shipped_parameters()
         self._by_heads = by_heads
-        self._shallow_steps: dict[tuple[str, int, bool], ShallowStep] = {}
+        alike = like is not None and techniques == like.techniques.but(precision="amp-fp16")
+        self._like = like if alike and like is not None and np.array_equal(self.micro_batches, like.micro_batches) else None
+        self._shallow_steps: dict[tuple[str, str, int], ShallowStep] = {}
         self._rows: dict[tuple[int, bool, BlockVariant], VariantRows] = {}
         self._lives: dict[tuple[int, bool, bool, BlockVariant], Lives] = {}
         self._holdings: dict[tuple[int, bool], tuple[Holdings, Update]] = {}
@@ -100,6 +105,9 @@ class JobBlocks:
     def lives(self, variant: BlockVariant, *, tp: int, sharded: bool, freed: bool) -> Lives:
         """What lives in a variant's blocks. freed: as for gpuwise.plan.compose.lives.lives. Errors as for `rows`."""
         key = (tp, sharded, freed, variant)
+        like = self._like_of(variant, sharded=sharded)
+        if like is not None:
+            return like.lives(variant, tp=tp, sharded=sharded, freed=freed)
         if key not in self._lives:
             blocks = self.rows(variant, tp=tp, sharded=sharded)
             self._lives[key] = lives(blocks.low, blocks.high, self.micro_batches.tolist(), freed=freed)
@@ -129,12 +137,30 @@ class JobBlocks:
 
     def _shallow(self, variant: BlockVariant, micro_batch: int, *, sharded: bool) -> ShallowStep:
         """A few blocks on one device, which do not differ by what tensor-parallel ranks share."""
-        key = (variant.recompute, micro_batch, sharded)
+        like = self._like_of(variant, sharded=sharded)
+        if like is not None:
+            return like._shallow(variant, micro_batch, sharded=sharded)
+        recorded = recorded_as(self.strategy(variant, tp=1, sharded=sharded)).variant
+        key = (recorded.precision, recorded.recompute, micro_batch)
         if key not in self._shallow_steps:
             self._shallow_steps[key] = shallow_step(self._trace(variant, micro_batch, sharded=sharded))
         return self._shallow_steps[key]
 
+    def _like_of(self, variant: BlockVariant, *, sharded: bool) -> JobBlocks | None:
+        """The blocks in amp-bf16 whose recording is this variant's but for the type of its numbers; None where it is not."""
+        if self._like is None:
+            return None
+        family, other = (
+            one.traces.family(recorded_as(one.strategy(variant, tp=1, sharded=sharded))) for one in (self, self._like)
+        )
+        same = family.operations.values is other.operations.values and family.storages is other.storages
+        return self._like if same and family.sequence is other.sequence else None
+
     def _composed(self, variant: BlockVariant, *, tp: int, sharded: bool) -> VariantRows:
+        like = self._like_of(variant, sharded=sharded)
+        if like is not None:
+            rows = like.rows(variant, tp=tp, sharded=sharded)
+            return replace(rows, parts=rows.parts.in_fp16())
         strategy = self.strategy(variant, tp=tp, sharded=sharded)
         sizes = self.micro_batches.tolist()
         low, high = (

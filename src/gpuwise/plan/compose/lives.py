@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -18,6 +18,8 @@ from gpuwise.trace.tables import CATEGORIES, PHASES
 
 PASSES = 2  # forward, and backward with what it computes again
 _FORWARD, _UPDATE = PHASES.index("forward"), PHASES.index("optimizer")
+# The last axes of Lives.peaks as rows: which of _parts_of each of them has.
+_COMBINED = np.array([[1.0, *chosen] for chosen in product((0.0, 1.0), repeat=3)])
 _LASTING = [CATEGORIES.index(name) for name in ("parameter", "optimizer_state", "input")]
 _GRADIENT, _INPUT = CATEGORIES.index("gradient"), CATEGORIES.index("input")
 
@@ -81,33 +83,54 @@ def _without(one: Composed, rows: np.ndarray) -> Composed:
 
 
 def _lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed: bool) -> Lives:
-    own_gradients = along(low, high, micro_batches, lambda one: _gradient_curves(one, freed=freed))
-    curves = along(low, high, micro_batches, lambda one: _curves(one, freed=freed))
     saved = along(low, high, micro_batches, _saved)
     received = along(low, high, micro_batches, _received)
     inputs = along(low, high, micro_batches, _inputs)
+    # Everything between two micro-batches is linear: what is there in the first, and what each further sample adds.
+    curves, slopes = _line(low, high, lambda one: _curves(one, freed=freed))
+    own, own_slopes = _line(low, high, lambda one: _gradient_curves(one, freed=freed))
+    further = np.asarray(micro_batches, dtype=np.float64) - low.micro_batch
     sequence, segments, segment_of = low.trace.sequence, segments_of(low.trace) + 1, _segments_of_sections(low)
     ends = np.flatnonzero((sequence.phase == _FORWARD) & (sequence.micro_step == 0) & (segments == segments.max()))
-    kept = curves[..., ends[0]]
+    kept = curves[:, ends[0]] + further[:, None] * slopes[:, ends[0]]
     peaks = np.zeros((len(micro_batches), len(SECTIONS), PASSES, MICRO_STEPS, 2, 2, 2))
+    kind = (segments * PASSES + (sequence.phase != _FORWARD)) * MICRO_STEPS + sequence.micro_step
     for section, segment in segment_of.items():
         for turn, micro_step in product(range(PASSES), range(MICRO_STEPS)):
-            at = (segments == segment) & ((sequence.phase != _FORWARD) == turn) & (sequence.micro_step == micro_step)
-            if not at.any():
+            at = np.flatnonzero(kind == (segment * PASSES + turn) * MICRO_STEPS + micro_step)
+            if not len(at):
                 continue
-            here = curves[..., at]
+            base, slope = (
+                _COMBINED @ _parts_of(here[:, at], of_own[segment, at], segment, turn)
+                for here, of_own in ((curves, own), (slopes, own_slopes))
+            )
             of_before = (saved if turn else kept)[:, :segment].sum(axis=1)
-            before = here[:, :segment].sum(axis=1) - of_before[:, None]
-            parts = before, here[:, segment + 1 :].sum(axis=1) * turn, own_gradients[:, segment][..., at]
-            for first, second, third in product((0, 1), repeat=3):
-                most = here[:, segment] + first * parts[0] + second * parts[1] + third * parts[2]
-                peaks[:, section, turn, micro_step, first, second, third] = most.max(axis=1)
+            most = (base + further[:, None, None] * slope - _COMBINED[:, 1:2] * of_before[:, None, None]).max(axis=2)
+            peaks[:, section, turn, micro_step] = most.reshape(-1, 2, 2, 2)
     order = [segment_of.get(section, 0) for section in range(len(SECTIONS))]
     there = np.array([section in segment_of for section in range(len(SECTIONS))])
     gradients = _by_home(low, low.trace.storages.category == _GRADIENT)
     return Lives(
         saved[:, order] * there, kept[:, order] * there, gradients[order] * there, peaks, inputs, received[:, 1], received[:, 0]
     )
+
+
+def _line(low: Composed, high: Composed, of: Callable[[Composed], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """A count at the lower micro-batch, and what each further sample adds to it."""
+    first = of(low)
+    more = high.micro_batch - low.micro_batch
+    return first, (of(high) - first) / more if more else np.zeros_like(first)
+
+
+def _parts_of(here: np.ndarray, own_gradients: np.ndarray, segment: int, turn: int) -> np.ndarray:
+    """Bytes in a segment's pass: of itself, of the segments before it, of those behind it, of its gradients.
+
+    Arguments:
+        here: live bytes of all segments. Shape (segments, positions).
+
+    Shape (4, positions).
+    """
+    return np.stack([here[segment], here[:segment].sum(axis=0), here[segment + 1 :].sum(axis=0) * turn, own_gradients])
 
 
 def _segments_of_sections(one: Composed) -> dict[int, int]:

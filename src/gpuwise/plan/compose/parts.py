@@ -96,6 +96,11 @@ class Parts:
     calls: np.ndarray
     kernels: np.ndarray
 
+    def in_fp16(self) -> Parts:
+        """The same where bf16 was recorded and fp16 runs."""
+        tables = tuple(replace(table, operations=table.operations.in_fp16()) for table in self.work.tables)
+        return replace(self, work=replace(self.work, tables=tables))
+
 
 def parts_of(low: Composed, high: Composed, micro_batches: Sequence[int]) -> Parts:
     """The parts of a step. low, high: the parts at two micro-batches, between which counts are linear."""

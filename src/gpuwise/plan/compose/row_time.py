@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,8 +77,7 @@ class RowTime:
         self._set_holdings(prices)
         frames, frame = np.unique(works.first, return_inverse=True)
         self._most_shards = np.maximum.reduceat(space.layouts.dp_shard, frames)[frame]
-        self._tensor_s = self._tensor_exchange_s()
-        self._send_s = self._sends_s()
+        self._set_exchanged()
 
     def _set_holdings(self, prices: ChipPrices) -> None:
         arrays, weights = self._arrays, self._weights
@@ -96,45 +95,55 @@ class RowTime:
         )
         self._update_s = prices.update_s
 
-    def _tensor_exchange_s(self) -> np.ndarray:
-        """Seconds of exchanges along tp in a step. Shape (ranks, networks, works)."""
-        works, weights, blocks = self._space.works, self._weights, self._blocks
+    def _set_exchanged(self) -> None:
+        """What works exchange along tp and pp; its seconds on networks are added where they are asked for."""
+        works, layouts, weights, blocks = self._space.works, self._space.layouts, self._weights, self._blocks
         times = np.stack([weights[..., BEFORE_BLOCKS], blocks, weights[..., AFTER_BLOCKS], blocks > 0], axis=-1)
-        payload = np.einsum("rwe,weo->orw", times, self._arrays.payload_bytes[works.entry, works.column])
-        calls = np.einsum("rwe,weo->orw", times, self._arrays.calls[works.entry])
-        result = np.zeros((len(weights), len(self._distinct), len(works)))
-        rows = np.flatnonzero(works.tp > 1)
-        group = RankGroups("tp", works.tp[rows], np.ones_like(rows))
-        for operation, of_payload, of_calls in zip(OPERATIONS, payload[:, :, rows], calls[:, :, rows], strict=True):
-            there = of_payload > 0
-            each = np.maximum(1.0, of_calls)
-            if there.any():
-                for row, seconds in enumerate(self._on_networks(operation, group, of_payload / each)):
-                    result[:, row, rows] += np.where(there, works.accumulation[rows] * each * seconds, 0.0)
+        self._payload = np.einsum("rwe,weo->orw", times, self._arrays.payload_bytes[works.entry, works.column])
+        self._calls = np.einsum("rwe,weo->orw", times, self._arrays.calls[works.entry])
+        self._send_bytes = self._arrays.send_bytes[works.entry, works.column]
+        self._of_stage = works.tp * layouts.dp_replicate[works.first] * layouts.dp_shard[works.first]
+        self._tensor_s = np.full((len(weights), len(self._distinct), len(works)), np.nan)
+        self._send_s = np.full(self._tensor_s.shape[1:], np.nan)
+        self._tensor_s[..., works.tp == 1] = 0.0
+        self._send_s[:, works.pp == 1] = 0.0
+
+    def _tensor_exchange_s(self, cluster: np.ndarray, work: np.ndarray, *, ranks: int) -> np.ndarray:
+        """Seconds of exchanges along tp in a step. Shape (ranks, rows)."""
+        network = self._network[cluster]
+        missing = np.flatnonzero(np.isnan(self._tensor_s[0, network, work]))
+        if len(missing):
+            there, of = network[missing], work[missing]
+            self._tensor_s[:, there, of] = self._along_tensor_s(there, of)
+        return self._tensor_s[:ranks, network, work]
+
+    def _along_tensor_s(self, network: np.ndarray, work: np.ndarray) -> np.ndarray:
+        tp, accumulation = self._space.works.tp[work], self._space.works.accumulation[work]
+        group = RankGroups("tp", tp, np.ones_like(tp))
+        result = np.zeros((len(self._weights), len(work)))
+        for operation, payload, calls in zip(OPERATIONS, self._payload[:, :, work], self._calls[:, :, work], strict=True):
+            if payload.any():
+                each = np.maximum(1.0, calls)
+                result += np.where(
+                    payload > 0, accumulation * each * self._call_s(operation, network, group, payload / each), 0.0
+                )
         return result
 
-    def _sends_s(self) -> np.ndarray:
-        """Seconds of a send to the next stage, whose ranks are as far away as there are ranks of a stage.
-
-        Shape (networks, works).
-        """
-        works, layouts = self._space.works, self._space.layouts
-        size = self._arrays.send_bytes[works.entry, works.column]
-        of_stage = works.tp * layouts.dp_replicate[works.first] * layouts.dp_shard[works.first]
-        result = np.zeros((len(self._distinct), len(works)))
-        rows = np.flatnonzero(works.pp > 1)
-        group = RankGroups("pp", works.pp[rows], of_stage[rows])
-        for row, seconds in enumerate(self._on_networks("send", group, size[rows]) if len(rows) else ()):
-            result[row, rows] = seconds
+    def _one_send_s(self, cluster: np.ndarray, work: np.ndarray) -> np.ndarray:
+        """Seconds of a send to the next stage, whose ranks are as far away as there are ranks of a stage. Shape (rows,)."""
+        network = self._network[cluster]
+        missing = np.flatnonzero(np.isnan(self._send_s[network, work]))
+        if len(missing):
+            there, of = network[missing], work[missing]
+            group = RankGroups("pp", self._space.works.pp[of], self._of_stage[of])
+            self._send_s[there, of] = self._call_s("send", there, group, self._send_bytes[of])
+        result: np.ndarray = self._send_s[network, work]
         return result
 
-    def _on_networks(self, operation: str, group: RankGroups, payload_bytes: np.ndarray) -> Iterator[np.ndarray]:
-        """Seconds of calls on each of the networks."""
-        groups, of_row = np.unique(np.stack([group.ranks, group.stride]), axis=1, return_inverse=True)
-        lines = self._networks.lines(operation, self._distinct[:, None], RankGroups(group.axis, groups[0], groups[1]))
-        for row in range(len(self._distinct)):
-            latency_s, s_per_byte = lines[:, :, row, of_row.ravel()]
-            yield fastest(zip(latency_s, s_per_byte, strict=True), payload_bytes)[0]
+    def _call_s(self, operation: str, network: np.ndarray, group: RankGroups, payload_bytes: np.ndarray) -> np.ndarray:
+        """Seconds of one call. network: of each row, among those of these clusters."""
+        latency_s, s_per_byte = self._networks.lines(operation, self._distinct[network], group)
+        return fastest(zip(latency_s, s_per_byte, strict=True), payload_bytes)[0]
 
     def least_s(self, cluster: np.ndarray, work: np.ndarray) -> np.ndarray:
         """A lower bound of the time of works on clusters, in all their layouts. Shape (rows,), as both arguments.
@@ -151,7 +160,7 @@ class RowTime:
     def _least_s(self, cluster: np.ndarray, work: np.ndarray, *, ranks: int) -> np.ndarray:
         works, chip, holding = self._space.works, self._chip[cluster], self._holding[work]
         forward_s, backward_s = self._forward_s[:ranks, chip, work], self._backward_s[:ranks, chip, work]
-        busy_s, tensor_s = forward_s + backward_s, self._tensor_s[:ranks, self._network[cluster], work]
+        busy_s, tensor_s = forward_s + backward_s, self._tensor_exchange_s(cluster, work, ranks=ranks)
         ends = self._elements[:ranks, work] / self._most_shards[work], self._elements[:ranks, work]
         update_s, launch_s = (
             [fixed + each * elements for elements in ends]
@@ -176,7 +185,7 @@ class RowTime:
             micro_batches=works.accumulation[work],
             forward_s=longer * forward_s,
             backward_s=longer * backward_s,
-            send_s=self._send_s[self._network[cluster], work],
+            send_s=self._one_send_s(cluster, work),
         )
         result: np.ndarray = np.maximum(whole_s.max(axis=0), ends_s[0] + least_update_s[0])
         return result
@@ -236,7 +245,7 @@ class RowTime:
             micro_batches=accumulation,
             parameters=self._parameters,
         )
-        waited_s = self._tensor_s[:ranks, self._network[cluster], work]
+        waited_s = self._tensor_exchange_s(cluster, work, ranks=ranks)
         waited_s = waited_s - np.minimum(np.maximum(0.0, alone_s - busy_s), waited_s)
         of_rank_s = alone_s + exchange.exposed_s + waited_s
         if ranks == 1:
@@ -249,7 +258,7 @@ class RowTime:
             micro_batches=accumulation,
             forward_s=longer * forward_s,
             backward_s=longer * backward_s,
-            send_s=self._send_s[self._network[cluster], work],
+            send_s=self._one_send_s(cluster, work),
         )
         whole_s: np.ndarray = np.maximum(ends_s + of_rank_s - batches_s, of_rank_s).max(axis=0)
         return whole_s

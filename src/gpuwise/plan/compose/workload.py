@@ -48,9 +48,15 @@ class Work:
         total = np.bincount(rows.ravel(), weights=seconds.ravel(), minlength=self.sizes * self.cells)
         return total.reshape(self.sizes, self.cells)
 
+    def runs(self) -> np.ndarray:
+        """Whether an operation of the tables runs in a cell. Shape (operations of all tables,)."""
+        each = np.zeros(sum(len(table.operations) for table in self.tables) // self.sizes, dtype=bool)
+        each[self.operation] = True
+        return np.tile(each, self.sizes)
+
 
 class Workload:
-    """Several works whose kernels are priced together.
+    """Several works whose kernels are priced together. What runs in none of their cells has no price.
 
     Arguments:
         works: of the steps of one job.
@@ -62,7 +68,8 @@ class Workload:
         sizes = [len(table.operations) for work in works for table in work.tables]
         self._ends = np.cumsum([sum(len(table.operations) for table in work.tables) for work in works])
         starts = np.cumsum([0, *sizes[:-1]])
-        self._groups = _merged([groups(table) for work in works for table in work.tables], starts)
+        runs = np.concatenate([work.runs() for work in works])
+        self._groups = _merged([groups(table) for work in works for table in work.tables], starts, runs)
 
     def seconds(self, chip: Chip, parameters: Parameters) -> list[np.ndarray]:
         """Seconds of the cells of each work, shape (sizes, cells).
@@ -84,25 +91,31 @@ class Workload:
         return [work.sums(part) for work, part in zip(self._works, np.split(each_s, self._ends[:-1]), strict=True)]
 
 
-def _merged(of_traces: Sequence[Sequence[Group]], starts: np.ndarray) -> list[tuple[Group, np.ndarray]]:
-    """The groups of several traces as one each, every shape once; and which of its shapes each of its rows has."""
+def _merged(of_traces: Sequence[Sequence[Group]], starts: np.ndarray, runs: np.ndarray) -> list[tuple[Group, np.ndarray]]:
+    """The groups of several traces as one each, every shape once; and which of its shapes each of its rows has.
+
+    runs: of each operation of all of them; rows of others are left out.
+    """
     parts: dict[tuple[str, str], list[tuple[Group, int]]] = {}
     for start, of_trace in zip(starts.tolist(), of_traces, strict=False):
         for group in of_trace:
             parts.setdefault((group.kernel_class, group.dtype), []).append((group, start))
     result = []
     for (kernel_class, dtype), members in parts.items():
+        rows = np.concatenate([group.rows + start for group, start in members])
+        run = runs[rows]
+        if not run.any():
+            continue
         columns = np.stack(
             [
                 np.concatenate([np.broadcast_to(getattr(group.shapes, field.name), len(group.rows)) for group, _ in members])
                 for field in fields(Shapes)
             ],
             axis=1,
-        )
+        )[run]
         as_one = np.ascontiguousarray(columns).view([("", columns.dtype)] * columns.shape[1]).ravel()
         _, first, copies = np.unique(as_one, return_index=True, return_inverse=True)
-        rows = np.concatenate([group.rows + start for group, start in members])
-        flops = np.concatenate([group.model_flops for group, _ in members])[first]
+        flops = np.concatenate([group.model_flops for group, _ in members])[run][first]
         shapes = Shapes(*(column[first] for column in columns.T))
-        result.append((Group(kernel_class, dtype, rows, shapes, flops), copies))
+        result.append((Group(kernel_class, dtype, rows[run], shapes, flops), copies))
     return result
