@@ -88,12 +88,12 @@ def _group(case: Case) -> str:
 def _recorded(case: Case, cache: Path) -> Trace | None:
     """The case's step from the cache; None where its model is not recorded, or as another program than was measured.
 
-    A channels-last step is the usual one with convolutions in that layout, one in bf16 the same as in fp16. Fused
-    attention came with torch 2.0; its reference implementation computes in fp32 since 2.5 (`_safe_softmax` marks it).
+    A step in bf16 is the same as in fp16. Fused attention came with torch 2.0; its reference implementation computes in fp32
+    since 2.5 (`_safe_softmax` marks it).
     """
     in_bf16 = case.strategy.precision == "amp-bf16"
     precision = "amp-fp16" if in_bf16 else case.strategy.precision
-    usual = replace(case, strategy=case.strategy.but(channels_last=False, precision=precision))
+    usual = replace(case, strategy=case.strategy.but(precision=precision))
     trace = step_of(usual, cache) if cached(usual, cache) else _between(usual, cache)
     if trace is None:
         return None

@@ -117,6 +117,7 @@ def _with_formats(trace: Trace, low: LowPrecision | None, makes_weight: np.ndarr
             tuple(dtypes),
             values,
             operations.group[rows],
+            operations.channels_last[rows],
         ),
         sequence=replace(sequence, operation=row.ravel().astype(np.int32)),
     )

@@ -61,6 +61,7 @@ def _with_fused_sums(trace: Trace) -> Trace:
         dtype=(*operations.dtype, *(operations.dtype[row] for row in rows.tolist())),
         values=np.concatenate([operations.values, values]),
         group=np.concatenate([operations.group, operations.group[rows]]),
+        channels_last=np.concatenate([operations.channels_last, operations.channels_last[rows]]),
     )
     between = (storages.born >= 0) & (storages.died == storages.born + 1)
     between &= dropout[np.maximum(storages.born, 0)]

@@ -10,7 +10,7 @@ import numpy as np
 from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import Trace
 
-FORM = 1  # counted up when other things enter the digest
+FORM = 2  # counted up when other things enter the digest
 # Fields of a strategy that change how a step runs and that its operations and storages do not show.
 _OF_STRATEGY = ("precision", "accumulation", "compile", "channels_last", "offload", "mode")
 
@@ -38,10 +38,11 @@ def digest(trace: Trace, strategy: Strategy) -> str:
     ops, sequence, storages = trace.operations, trace.sequence, trace.storages
     values = np.ascontiguousarray(ops.values, dtype="<i8")
     groups = ["", *(f"{group.axis} {group.ranks} {group.stride} " for group in trace.header.groups)]
+    layouts = ["", "contiguous ", "channels-last "]
     rows = [
-        f"{name} {dtype} {kind} {groups[group + 1]}".encode() + row.tobytes()
-        for name, dtype, kind, group, row in zip(
-            ops.name, ops.dtype, ops.kind.tolist(), ops.group.tolist(), values, strict=True
+        f"{name} {dtype} {kind} {groups[group + 1]}{layouts[layout + 1]}".encode() + row.tobytes()
+        for name, dtype, kind, group, layout, row in zip(
+            ops.name, ops.dtype, ops.kind.tolist(), ops.group.tolist(), ops.channels_last.tolist(), values, strict=True
         )
     ]
     used = sorted({rows[index] for index in np.unique(sequence.operation).tolist()})

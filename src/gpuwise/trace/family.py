@@ -156,13 +156,7 @@ def build_family(
     kinds = first.sequence.operation[chosen]
     values = forward_differences(by_position[chosen].reshape(len(chosen), by_position.shape[1], *shape), len(shape))
     size_bytes = np.stack([traces[point].storages.size_bytes for point in grid], axis=-1)
-    operations = Operations(
-        name=tuple(first.operations.name[i] for i in kinds),
-        kind=first.operations.kind[kinds],
-        dtype=tuple(first.operations.dtype[i] for i in kinds),
-        values=values.reshape(len(chosen), by_position.shape[1], -1),
-        group=first.operations.group[kinds],
-    )
+    operations = replace(first.operations.take(kinds), values=values.reshape(len(chosen), by_position.shape[1], -1))
     sizes = forward_differences(size_bytes.reshape(len(first.storages), *shape), len(shape)).reshape(len(first.storages), -1)
     header = replace(first.header, sizes={**first.header.sizes, **default})
     return TraceFamily(
@@ -208,9 +202,10 @@ def forward_differences(values: np.ndarray, axes: int) -> np.ndarray:
 
 
 def _same_structure(a: Trace, b: Trace) -> bool:
-    def rows(t: Trace) -> list[tuple[str, int, str, int]]:
-        operations = t.operations
-        return list(zip(operations.name, operations.kind.tolist(), operations.dtype, operations.group.tolist(), strict=True))
+    def rows(t: Trace) -> list[tuple[str, str, int, int, int]]:
+        ops = t.operations
+        numbers = (column.tolist() for column in (ops.kind, ops.group, ops.channels_last))
+        return list(zip(ops.name, ops.dtype, *numbers, strict=True))
 
     def equal(a: object, b: object, *columns: str) -> bool:
         return all(np.array_equal(getattr(a, column), getattr(b, column)) for column in columns)

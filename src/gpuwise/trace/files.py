@@ -18,7 +18,7 @@ from gpuwise.errors import FileFormatError
 from gpuwise.plain_files import LARGEST_WHOLE, open_regular, parse_json, reason_of
 from gpuwise.trace.family import Axis, TraceFamily
 from gpuwise.trace.header import Header
-from gpuwise.trace.tables import COLUMNS, NO_GROUP, Operations, OperationSequence, Storages, Waits
+from gpuwise.trace.tables import COLUMNS, NO_GROUP, NO_LAYOUT, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
 
 FORMAT = "gpuwise-trace"
@@ -36,8 +36,8 @@ _SMALL = {
     "born": np.int32,
     "died": np.int32,
 }
-# Columns of several devices, and what they are where a file leaves them out.
-_OF_STREAMS = {"group": NO_GROUP, "stream": 0, "storage_stream": 0}
+# Columns that a file may leave out, and what they then are.
+_OPTIONAL = {"group": NO_GROUP, "stream": 0, "storage_stream": 0, "channels_last": NO_LAYOUT}
 _OF_WAITS = ("position", "stream", "on")
 
 
@@ -61,8 +61,9 @@ def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
     arrays |= {name: getattr(trace.sequence, name) for name in ("operation", "phase", "micro_step")}
     arrays |= {name: getattr(trace.storages, name) for name in ("size_bytes", "category", "born", "died")}
     arrays |= {"module": trace.sequence.module, "storage_module": trace.storages.module}
-    streams = {"group": trace.operations.group, "stream": trace.sequence.stream, "storage_stream": trace.storages.stream}
-    arrays |= {name: column for name, column in streams.items() if (column != _OF_STREAMS[name]).any()}
+    optional = {"group": trace.operations.group, "channels_last": trace.operations.channels_last}
+    optional |= {"stream": trace.sequence.stream, "storage_stream": trace.storages.stream}
+    arrays |= {name: column for name, column in optional.items() if (column != _OPTIONAL[name]).any()}
     if len(trace.waits):
         arrays |= {f"wait_{name}": getattr(trace.waits, name) for name in _OF_WAITS}
     arrays = {name: array.astype(_SMALL.get(name, array.dtype)) for name, array in arrays.items()}
@@ -139,7 +140,8 @@ def _from_parts(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace 
     if tuple(header["columns"]) != COLUMNS:
         raise FileFormatError("its columns are not those of this version.")
     names, dtypes, modules = (_texts(header[key]) for key in ("names", "dtypes", "modules"))
-    operations = Operations(names, arrays["kind"], dtypes, arrays["values"], *_optional(arrays, "group"))
+    of_operations = {name: arrays[name] for name in ("group", "channels_last") if name in arrays}
+    operations = Operations(names, arrays["kind"], dtypes, arrays["values"], **of_operations)
     sequence = OperationSequence(
         *(arrays[name] for name in ("operation", "module", "phase", "micro_step")), *_optional(arrays, "stream")
     )

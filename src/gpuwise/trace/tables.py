@@ -5,7 +5,8 @@ Columnar: each field is an array with one entry a row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -66,9 +67,11 @@ class OperationRow(NamedTuple):
     dtype: str
     values: OperationValues
     group: int = -1
+    channels_last: int = -1
 
 
 NO_GROUP = -1  # of an operation that no other device takes part in
+NO_LAYOUT = -1  # of an operation whose layout does not matter, or was not recorded
 _COLLECTIVE = KINDS.index("collective")
 BEFORE = -1  # position at which a storage is born that lives before the step begins: parameters, optimizer state
 
@@ -88,6 +91,8 @@ class Operations:
         values: the numbers that COLUMNS names. Shape (operations, len(COLUMNS)); a family has one more axis, of polynomial
             terms.
         group: of a collective, index into Header.groups; else NO_GROUP, as is every entry by default. Shape (operations,).
+        channels_last: of a convolution, pool or batch norm of images, 1 if it computes with channels innermost, 0 if not; else
+            NO_LAYOUT, as is every entry by default. Shape (operations,).
     """
 
     name: tuple[str, ...]
@@ -95,13 +100,39 @@ class Operations:
     dtype: tuple[str, ...]
     values: np.ndarray
     group: np.ndarray = field(default_factory=_absent)
+    channels_last: np.ndarray = field(default_factory=_absent)
 
     def __post_init__(self) -> None:
-        if not len(self.group):
-            object.__setattr__(self, "group", np.full(len(self.name), NO_GROUP, dtype=np.int8))
+        for name, default in (("group", NO_GROUP), ("channels_last", NO_LAYOUT)):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.full(len(self.name), default, dtype=np.int8))
 
     def __len__(self) -> int:
         return len(self.name)
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[OperationRow]) -> Operations:
+        """The table of these rows."""
+        rows = list(rows)
+        return cls(
+            name=tuple(row.name for row in rows),
+            kind=np.array([row.kind for row in rows], dtype=np.int8),
+            dtype=tuple(row.dtype for row in rows),
+            values=np.array([row.values for row in rows], dtype=np.int64).reshape(-1, len(COLUMNS)),
+            group=np.array([row.group for row in rows], dtype=np.int8),
+            channels_last=np.array([row.channels_last for row in rows], dtype=np.int8),
+        )
+
+    def take(self, rows: np.ndarray) -> Operations:
+        """The chosen rows, in their order."""
+        arrays = {name: getattr(self, name)[rows] for name in _ARRAYS}
+        chosen = rows.tolist()
+        return Operations(name=tuple(self.name[i] for i in chosen), dtype=tuple(self.dtype[i] for i in chosen), **arrays)
+
+    def followed_by(self, other: Operations) -> Operations:
+        """The rows of both tables."""
+        arrays = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _ARRAYS}
+        return Operations(name=self.name + other.name, dtype=self.dtype + other.dtype, **arrays)
 
     def column(self, name: str) -> np.ndarray:
         return self.values[:, COLUMNS.index(name)]
@@ -136,6 +167,9 @@ class Operations:
     def in_bf16(self) -> Operations:
         """The same operations where fp16 was recorded and bf16 runs."""
         return replace(self, dtype=tuple("bfloat16" if name == "float16" else name for name in self.dtype))
+
+
+_ARRAYS = tuple(column.name for column in fields(Operations) if column.name not in ("name", "dtype"))
 
 
 @dataclass(frozen=True)

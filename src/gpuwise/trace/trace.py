@@ -28,6 +28,7 @@ from gpuwise.trace.tables import (
     COLUMNS,
     KINDS,
     NO_GROUP,
+    NO_LAYOUT,
     PHASES,
     Operations,
     OperationSequence,
@@ -137,7 +138,7 @@ class Trace:
         waits = self.waits
         if len({len(seq.operation), len(seq.module), len(seq.phase), len(seq.micro_step), len(seq.stream)}) != 1:
             raise FileFormatError("the trace is damaged: columns of the sequence differ in length.")
-        if ops.values.shape[:2] != shape or {len(ops.kind), len(ops.dtype), len(ops.group)} != {len(ops)}:
+        if ops.values.shape[:2] != shape or any(len(getattr(ops, column.name)) != len(ops) for column in fields(ops)):
             raise FileFormatError("the trace is damaged: columns of the operations differ in length.")
         if len({len(getattr(sto, column.name)) for column in fields(sto)}) != 1:
             raise FileFormatError("the trace is damaged: columns of the storages differ in length.")
@@ -154,6 +155,7 @@ class Trace:
             (sto.born, BEFORE, length),
             (sto.died, 0, length + 1),
             (ops.group, NO_GROUP, len(self.header.groups)),
+            (ops.channels_last, NO_LAYOUT, 2),
             (np.array([part.module for part in self.header.updated]), 0, len(self.modules)),
             (seq.stream, 0, MOST_STREAMS),
             (sto.stream, 0, MOST_STREAMS),

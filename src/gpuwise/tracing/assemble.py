@@ -12,7 +12,7 @@ from gpuwise.runtime.build.adapters import parameter_count
 from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
 from gpuwise.strategy.pipeline import stages_of_rank
-from gpuwise.trace import CATEGORIES, COLUMNS, Header, Operations, OperationSequence, Storages, Trace, Waits
+from gpuwise.trace import CATEGORIES, Header, Operations, OperationSequence, Storages, Trace, Waits
 from gpuwise.trace.header import RECORDED
 from gpuwise.tracing.kernels import temporaries
 from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder
@@ -59,13 +59,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
     )
     return Trace(
         header=header,
-        operations=Operations(
-            name=tuple(row.name for row in operations),
-            kind=np.array([row.kind for row in operations], dtype=np.int8),
-            dtype=tuple(row.dtype for row in operations),
-            values=np.array([row.values for row in operations], dtype=np.int64).reshape(-1, len(COLUMNS)),
-            group=np.array([row.group for row in operations], dtype=np.int8),
-        ),
+        operations=Operations.of_rows(operations),
         sequence=OperationSequence(
             operation, module, phase.astype(np.int8), micro_step.astype(np.int8), stream.astype(np.int8)
         ),

@@ -7,12 +7,14 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuwise.trace.stepped import STEPPED
-from gpuwise.trace.tables import KINDS, OperationRow, OperationValues
+from gpuwise.trace.tables import KINDS, NO_LAYOUT, OperationRow, OperationValues
 from gpuwise.trace.update.rows import launches_of_many
 from gpuwise.tracing.kernels import cpu_temporaries, temporaries
+from gpuwise.tracing.kernels.convolution import channels_last, convolution_operands
 from gpuwise.tracing.kernels.schemas import ConvolutionArguments, ConvolutionBackwardArguments
 from gpuwise.tracing.kinds import kind_of
 from gpuwise.tracing.operator_call import OperatorCall, tensors_in
@@ -89,7 +91,17 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
         if op in _STEPPED:
             workspace += _STEPPED[op](dtype, batch, m, n, k)
     values = OperationValues(flops, read, written, workspace, kernels, batch, m, n, k, causal)
-    return OperationRow(str(op), KINDS.index(kind), dtype, values)
+    return OperationRow(str(op), KINDS.index(kind), dtype, values, channels_last=_layout(call, kind))
+
+
+def _layout(call: OperatorCall, kind: str) -> int:
+    """Operations.channels_last of a call."""
+    if kind == "conv":
+        return int(channels_last(*convolution_operands(call)))
+    images = [t for t in call.args[:2] if isinstance(t, Tensor) and t.dim() == 4]
+    if kind == "pool" or "batch_norm" in call.name:
+        return int(any(suggest_memory_format(t) == torch.channels_last for t in images)) if images else NO_LAYOUT
+    return NO_LAYOUT
 
 
 def updated_sizes(call: OperatorCall) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 from gpuwise.cost.kernels import attention, attention_decode, contraction, conv, cpu, gemm, rows, streaming, systolic
 from gpuwise.cost.kernels.alignment import unaligned
 from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
-from gpuwise.trace.tables import KINDS
+from gpuwise.trace.tables import KINDS, NO_LAYOUT
 from gpuwise.trace.trace import Trace
 
 CONTRACTIONS = ("gemm", "conv", "attention", "rnn")
@@ -63,14 +63,14 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
     they are one.
     """
     operations, strategy = trace.operations, trace.header.strategy
-    # torch.compile gives convolutions channels-last operands (GraphLowering.decide_layout_opt, all but rare shapes on GPUs).
-    channels_last = strategy.channels_last or strategy.compile or _runs_channels_last(trace)
+    last = _channels_last(trace)
     names, name = _numbered(operations.name)
     dtypes, dtype = _numbered(operations.dtype)
     batched, alone = operations.column("batch") > 1, operations.column("n") == 1
     decode = attention_decode.is_decode(operations.column("m"), operations.column("n")) & (strategy.mode == "infer")
     decode &= operations.kind == KINDS.index("attention")
     code = (((operations.kind.astype(np.int64) * len(names) + name) * len(dtypes) + dtype) * 2 + batched) * 2 + alone
+    code = code * 2 + last
     odd = unaligned(trace)
     code = (code * 2 + decode) * 2 + odd
     _, first, member, sizes = np.unique(code, return_index=True, return_inverse=True, return_counts=True)
@@ -84,7 +84,7 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
             batched=bool(batched[row]),
             depthwise=bool(alone[row]),
             infer=strategy.mode == "infer",
-            channels_last=channels_last,
+            channels_last=bool(last[row]),
             decode=bool(decode[row]),
             odd=bool(odd[row]) and trace.header.target != "cpu",
         )
@@ -123,6 +123,19 @@ def class_of(
 def _short(name: str) -> str:
     """aten.gelu_backward.default -> gelu_backward."""
     return name.removeprefix("aten.")
+
+
+def _channels_last(trace: Trace) -> np.ndarray:
+    """Which convolutions compute in channels-last: those whose tensors lie so. torch.compile gives all of them such operands
+    (GraphLowering.decide_layout_opt, all but rare shapes on GPUs). Shape (operations,)."""
+    operations, strategy = trace.operations, trace.header.strategy
+    if strategy.compile:
+        return operations.kind == KINDS.index("conv")
+    recorded = operations.channels_last
+    assumed = (recorded == NO_LAYOUT) & (operations.kind == KINDS.index("conv"))
+    if assumed.any():  # a recording of a release that did not see layouts
+        assumed &= strategy.channels_last or _runs_channels_last(trace)
+    return assumed | (recorded == 1)
 
 
 def _runs_channels_last(trace: Trace) -> bool:

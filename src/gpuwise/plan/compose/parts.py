@@ -140,6 +140,7 @@ def _stacked(operations: Sequence[Operations]) -> Operations:
         dtype=first.dtype * count,
         values=np.concatenate([one.values for one in operations]),
         group=np.tile(first.group, count),
+        channels_last=np.tile(first.channels_last, count),
     )
 
 

@@ -26,7 +26,7 @@ from gpuwise.trace.header import Header, UpdatedParameter
 from gpuwise.trace.parallel.communication import group_along
 from gpuwise.trace.parallel.divided import GridEdge, MeshAxis, divided_dimensions, grid_edges
 from gpuwise.trace.parallel.recorded_rows import CallShapes, Counted, RecordedStep
-from gpuwise.trace.tables import COLUMNS, Operations
+from gpuwise.trace.tables import COLUMNS
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.rows import launches_of_counted
 
@@ -190,19 +190,14 @@ def _each_once(trace: Trace) -> Trace:
     """The trace with each distinct operation once, in the order in which they first run, as in a recording: some are equal on
     one mesh and not on another."""
     old, index = trace.operations, dict[tuple[object, ...], int]()
-    rows = list(zip(old.name, old.kind.tolist(), old.dtype, old.group.tolist(), map(tuple, old.values.tolist()), strict=True))
+    numbers = (column.tolist() for column in (old.kind, old.group, old.channels_last))
+    rows = list(zip(old.name, old.dtype, *numbers, map(tuple, old.values.tolist()), strict=True))
     used, first = np.unique(trace.sequence.operation, return_index=True)
     number, kept = np.zeros(len(rows), dtype=np.int32), list[int]()
     for row in used[np.argsort(first)].tolist():
         number[row] = index.setdefault(rows[row], len(index))
         kept += [row] if number[row] == len(kept) else []
-    operations = Operations(
-        tuple(old.name[row] for row in kept),
-        old.kind[kept],
-        tuple(old.dtype[row] for row in kept),
-        old.values[kept],
-        old.group[kept],
-    )
+    operations = old.take(np.array(kept, dtype=np.int64))
     sequence = replace(trace.sequence, operation=number[trace.sequence.operation])
     return replace(trace, operations=operations, sequence=sequence)
 

@@ -11,7 +11,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Collective, group_along
 from gpuwise.trace.parallel.segments import FORWARD, select
 from gpuwise.trace.parallel.variant import EXPERT
-from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES, Operations
+from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES
 from gpuwise.trace.trace import Trace
 
 _GEMM = KINDS.index("gemm")
@@ -68,13 +68,7 @@ def _with_more_tokens(trace: Trace, ours: np.ndarray, degree: int) -> Trace:
     values[:, k] *= np.where(more & tokens_in_k, degree, 1)
     return replace(
         trace,
-        operations=Operations(
-            tuple(operations.name[i] for i in rows.tolist()),
-            operations.kind[rows],
-            tuple(operations.dtype[i] for i in rows.tolist()),
-            values.astype(np.int64),
-            operations.group[rows],
-        ),
+        operations=replace(operations.take(rows), values=values.astype(np.int64)),
         sequence=replace(sequence, operation=row.ravel().astype(np.int32)),
     )
 

@@ -51,15 +51,16 @@ class RecordedRows:
             operations.kind.tolist(),
             operations.dtype,
             operations.group.tolist(),
+            operations.channels_last.tolist(),
             map(tuple, operations.values.tolist()),
             strict=True,
         )
         self.operations = list(rows)
         columns = (sequence.operation, sequence.module, sequence.phase, sequence.micro_step, sequence.stream)
         self.rows = list(zip(*(column.tolist() for column in columns), strict=True))
-        self.loose = [(self.operations[o][:4], self.starred[m], *rest) for o, m, *rest in self.rows]
+        self.loose = [(self.operations[o][:-1], self.starred[m], *rest) for o, m, *rest in self.rows]
         self.strict = [
-            (loose, self.operations[row[0]][4] if self._in_block(row[1]) or position not in self.of_many else None)
+            (loose, self.operations[row[0]][-1] if self._in_block(row[1]) or position not in self.of_many else None)
             for position, (loose, row) in enumerate(zip(self.loose, self.rows, strict=True))
         ]
 

@@ -101,7 +101,7 @@ class _Repeat:
             rest = alignment.choose([row[2:] for row in rows[0]], [row[2:] for row in rows[1]])
             for operation, module, others in zip(operations, modules, rest, strict=True):
                 columns.append((index.setdefault(operation, len(index)), module, *others))  # type: ignore[misc]
-        names, kinds, dtypes, groups, values = zip(*index, strict=True)
+        names, kinds, dtypes, groups, layouts, values = zip(*index, strict=True)
         table = np.array(columns, dtype=np.int64).T
         types = [getattr(a.trace.sequence, name).dtype for name in ("operation", "module", "phase", "micro_step", "stream")]
         return Operations(
@@ -110,6 +110,7 @@ class _Repeat:
             tuple(dtypes),
             np.array(values, dtype=np.int64),
             np.array(groups, dtype=np.int8),
+            np.array(layouts, dtype=np.int8),
         ), OperationSequence(*(column.astype(dtype) for column, dtype in zip(table, types, strict=True)))
 
     def _operations(self, alignment: Alignment, turn: int, short: list[int], long: list[int]) -> list[Hashable]:
@@ -123,12 +124,12 @@ class _Repeat:
             first, second = a.operations[operation], b.operations[long[later]]
             if first == second:
                 continue
-            values = [int(x + (y - x) * self._copies) for x, y in zip(first[4], second[4], strict=True)]
+            values = [int(x + (y - x) * self._copies) for x, y in zip(first[-1], second[-1], strict=True)]
             at = position if position < alignment.at else position + alignment.length * self._copies
             if first[1] == KINDS.index("optimizer"):
                 counted = of_many[at] = self._counted(many[0][position], many[1][later])
                 values[_KERNELS] = launches_of_counted(counted)
-            chosen[at] = (*first[:4], tuple(values))
+            chosen[at] = (*first[:-1], tuple(values))
         self.of_many |= {int(self._starts[turn]) + at: sizes for at, sizes in enumerate(of_many) if sizes is not None}
         return chosen
 

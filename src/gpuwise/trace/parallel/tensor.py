@@ -17,7 +17,7 @@ from gpuwise.trace.parallel.segments import FORWARD, segments_of
 from gpuwise.trace.parallel.tensor_layers import Layer, LayerPair, SplitLayers, split_layers
 from gpuwise.trace.parallel.tensor_parts import ALL, ALONG_K, ALONG_M, ALONG_N, WHOLE, divided, rows_by_position, tied_weight
 from gpuwise.trace.parallel.tensor_traffic import traffic
-from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, PHASES, Operations
+from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, PHASES
 from gpuwise.trace.trace import Trace
 
 _GEMM, _COPY = KINDS.index("gemm"), KINDS.index("copy")
@@ -80,26 +80,18 @@ class _Rank:
         key = trace.sequence.operation.astype(np.int64) * (ALONG_K + 1) + self._way
         keys, row = np.unique(key, return_inverse=True)
         rows, ways = keys // (ALONG_K + 1), keys % (ALONG_K + 1)
-        ops = trace.operations
-        names = tuple(ops.name[i] for i in rows.tolist())
-        values = divided(ops.values[rows], ways, self._degree)
+        ops = trace.operations.take(rows)
+        values = divided(ops.values, ways, self._degree)
         if self._parallelism.loss_parallel:
             # _log_softmax_backward_handler in torch/distributed/tensor/parallel/loss.py: two results of its size, not one.
-            backward = np.array([name.startswith("aten._log_softmax_backward") for name in names]) & (ways == ALL)
+            backward = np.array([name.startswith("aten._log_softmax_backward") for name in ops.name]) & (ways == ALL)
             values[backward, _WORKSPACE] += values[backward, _WRITTEN]
-        operations = Operations(
-            name=names,
-            kind=ops.kind[rows],
-            dtype=tuple(ops.dtype[i] for i in rows.tolist()),
-            values=values,
-            group=ops.group[rows],
-        )
         part = self._part & (storages.size_bytes >= _TINY_BYTES)
         size_bytes = np.where(part, -(-storages.size_bytes // self._degree), storages.size_bytes)
         return replace(
             trace,
             header=replace(trace.header, gradient_shapes=self._shapes()),
-            operations=operations,
+            operations=replace(ops, values=values),
             sequence=replace(trace.sequence, operation=row.ravel().astype(np.int32)),
             storages=replace(storages, size_bytes=size_bytes),
         )

@@ -14,7 +14,6 @@ from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.tables import (
     BEFORE,
     CATEGORIES,
-    COLUMNS,
     KINDS,
     PHASES,
     OperationRow,
@@ -223,7 +222,8 @@ class Edit(Generic[Recorded]):
 
         added = np.array(self._added, dtype=np.int64).reshape(-1, 5)
         kept = self._exists
-        size_bytes, values = added[:, 0], np.array([row.values for row in names], dtype=np.int64).reshape(-1, len(COLUMNS))
+        more = Operations.of_rows(names)
+        size_bytes, values = added[:, 0], more.values
         if isinstance(trace, TraceFamily):  # a constant: the first term
             size_bytes = _constant(size_bytes, storages.size_bytes.shape[-1])
             values = _constant(values, trace.operations.values.shape[-1])
@@ -231,13 +231,7 @@ class Edit(Generic[Recorded]):
         return replace(
             trace,
             header=replace(trace.header, strategy=strategy, gradient_shapes=gradient_shapes),
-            operations=Operations(
-                name=(*trace.operations.name, *(row.name for row in names)),
-                kind=np.concatenate([trace.operations.kind, np.array([row.kind for row in names], dtype=np.int8)]),
-                dtype=(*trace.operations.dtype, *(row.dtype for row in names)),
-                values=np.concatenate([trace.operations.values, values]),
-                group=np.concatenate([trace.operations.group, np.array([row.group for row in names], dtype=np.int8)]),
-            ),
+            operations=trace.operations.followed_by(replace(more, values=values)),
             sequence=OperationSequence(
                 column(sequence.operation, np.array([index[row] for row in self._rows], dtype=np.int64)),
                 column(sequence.module, np.zeros(len(inserted), dtype=np.int64)),

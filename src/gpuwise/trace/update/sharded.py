@@ -91,14 +91,7 @@ def with_scaled_update(trace: Trace, scale: float) -> Trace:
     size = np.where(updated, np.ceil(storages.size_bytes * scale).astype(np.int64), storages.size_bytes)
     return replace(
         trace,
-        operations=replace(
-            operations,
-            name=(*operations.name, *(operations.name[row] for row in rows)),
-            kind=np.concatenate([operations.kind, operations.kind[rows]]),
-            dtype=(*operations.dtype, *(operations.dtype[row] for row in rows)),
-            values=np.concatenate([operations.values, values]),
-            group=np.concatenate([operations.group, operations.group[rows]]),
-        ),
+        operations=operations.followed_by(replace(operations.take(rows), values=values)),
         sequence=replace(sequence, operation=operation),
         storages=replace(storages, size_bytes=size),
     )

@@ -31,6 +31,12 @@ def channels_last(x: Tensor, weight: Tensor) -> bool:
     return torch.channels_last in (suggest_memory_format(x), suggest_memory_format(weight))
 
 
+def convolution_operands(call: OperatorCall) -> tuple[Tensor, Tensor]:
+    """Input and filter of a convolution, or of its backward."""
+    x, weight = call.args[1:3] if call.op is aten.convolution_backward.default else call.args[:2]
+    return x, weight
+
+
 def copied_operands(call: OperatorCall) -> list[Tensor]:
     """Operands of a call that are copied to channels-last before it computes; none where it computes contiguously, or is
     no convolution."""
