@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 import gpuwise
@@ -28,6 +30,27 @@ def test_a_product_has_its_flops_its_bytes_and_its_interval():
     assert result.provenance in PROVENANCE.values()
     assert result.to_dict()["time_s"]["value"] == result.time_s.value
     assert gpuwise.kernel("gemm", on="h100-sxm", dtype="bfloat16", m=4096, n=1024, k=512) == result
+
+
+def bound_of_product(chip, m):
+    bound = gpuwise.kernel("gemm", on=chip, dtype="fp16", m=m, n=8192, k=8192).bound
+    return max(bound, key=bound.get)
+
+
+def test_large_products_are_bound_by_arithmetic():
+    """On every GPU: 8192 cubed has 2,700 operations a byte."""
+    bounds = {}
+    for chip in load_catalog().chips.values():
+        if chip.kind.startswith("gpu"):
+            with contextlib.suppress(UnsupportedError):
+                bounds[chip.id] = bound_of_product(chip.id, 8192)
+    assert len(bounds) > 50
+    assert set(bounds.values()) == {"compute"}, bounds
+
+
+@pytest.mark.parametrize("chip", ["v100-sxm2-32gb", "a100-80gb-sxm", "rtx-4090", "h100-80gb-sxm", "b200-180gb-sxm"])
+def test_products_of_one_row_are_bound_by_memory(chip):
+    assert bound_of_product(chip, 1) == "memory"
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "tf32", "fp16", "bf16", "fp8", "int8"])

@@ -19,8 +19,9 @@ from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
 from gpuwise.trace.trace import Trace
 
-# Prefixes of arithmetic terms; the other terms are traffic to memory or to a cache.
-ARITHMETIC = ("compute", "direct", "winograd")
+# Prefixes of terms that a faster memory does not shorten: arithmetic, and in products what the second-level cache gives and
+# takes at the clock of the chip (operands, results). The other terms are traffic to memory.
+ARITHMETIC = ("compute", "direct", "winograd", "operands", "results")
 # For a class without figures in any file: bytes and operations at 60 % of the sheet, a few microseconds a kernel.
 GENERIC = AppliedEntry(CalibrationEntry({"compute": Term(1 / 0.6), "memory": Term(1 / 0.6)}, floor_s=3e-6), "generic")
 
