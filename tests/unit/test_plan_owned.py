@@ -8,6 +8,7 @@ import gpuwise
 from gpuwise.errors import FileFormatError, InputError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.hardware.hosts import host_for, hosts, kept_a_year
+from gpuwise.plan.break_even import cheapest_of_each_chip
 from gpuwise.plan.economics.costs_file import costs_of
 from gpuwise.plan.economics.owned import OwnedCosts, OwnedRate, break_even_hours_a_week
 
@@ -86,6 +87,21 @@ def test_a_purchase_counts_and_break_even_is_against_each_rental():
         hours = lost / saved * mine.hours / (4 * 365 / 7) if saved > 0 else 1e9
         assert row.hours_a_week == (pytest.approx(hours) if hours <= 168 else None)
     assert whole.to_dict()["break_even"][0]["rank"] == whole.break_even[0].rank
+
+
+def test_break_even_is_known_against_every_offer_and_shown_against_the_cheapest_of_each_chip():
+    few, all_of_them = (plan(own="rtx-4090:2", purchase="5k", limit=limit) for limit in (3, None))
+    (machine,) = [m for m in few.at_hand if m.count == 2]
+    rented = [p for p in all_of_them.plans if p.offer.terms in ("on-demand", "spot")]
+    assert [(row.device, row.count, row.instance, row.terms, row.usd) for row in machine.break_even_offers] == [
+        (p.device, p.count, p.offer.instance, p.offer.terms, p.usd.value) for p in rented
+    ]
+    assert {row.rank for row in machine.break_even_offers} - {None} == {row.rank for row in machine.break_even}
+    of_each = {row.device: row for row in cheapest_of_each_chip(machine.break_even_offers)}
+    assert set(of_each) == {p.device for p in rented}
+    for device, row in of_each.items():
+        assert row.usd == min(p.usd.value for p in rented if p.device == device)
+    assert len(few.to_dict()["at_hand"][1]["break_even_offers"]) == len(rented)
 
 
 def test_a_price_of_the_catalog_has_the_computer_around_the_cards():

@@ -56,7 +56,7 @@ def choose(searched: Searched, request: Request) -> PlanResult:
         tuple(assumptions),
         len(searched.considered) + len(searched.incomplete),
         searched.strategies.priced,
-        owned_machines(rejected.at_hand, priced.options, ranked, searched.chips, rates=searched.rates),
+        owned_machines(rejected.at_hand, priced.options, ranked, searched.chips, inside=inside, rates=searched.rates),
         None if usual is None else plan_of.get(id(usual)) or maker.plan(usual),
         front_of(header.job, standing, ranks=ranks),
         cpu_enough=enough_for_network(priced.options, request),
@@ -77,7 +77,7 @@ def _nothing_inside(standing: Standing, maker: PlanMaker, rejected: Rejections) 
         request,
         current,
         rejected.result(),
-        owned_machines(rejected.at_hand, options, (), searched.chips, rates=searched.rates),
+        owned_machines(rejected.at_hand, options, (), searched.chips, inside=(), rates=searched.rates),
         cheapest=maker.plan(min(current, key=lambda option: (option.usd.value, option.hours))),
         fastest=maker.plan(min(current, key=lambda option: (option.hours, option.usd.value))),
     )

@@ -181,6 +181,7 @@ class OwnedMachine:
         resale_usd: what the machine brings at the end of its lifetime; None where no purchase price is known.
         lifetime_years: until then.
         break_even: against every rental of the table, when buying wins.
+        break_even_offers: the same against every rental inside budget and deadline, in the order of the ranking.
     """
 
     offer: Offer
@@ -196,6 +197,7 @@ class OwnedMachine:
     resale_usd: float | None = None
     lifetime_years: float | None = None
     break_even: tuple[BreakEven, ...] = ()
+    break_even_offers: tuple[BreakEven, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -224,6 +226,7 @@ class OwnedMachine:
             "resale_usd": self.resale_usd,
             "lifetime_years": self.lifetime_years,
             "break_even": [row.to_dict() for row in self.break_even],
+            "break_even_offers": [row.to_dict() for row in self.break_even_offers],
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gpuwise.cost.forecast import Interval
@@ -11,7 +11,7 @@ from gpuwise.hardware.hosts import host_for
 from gpuwise.hardware.types import Chip, Offer
 from gpuwise.notes import Note
 from gpuwise.notes.run import electricity_alone
-from gpuwise.plan.break_even import BreakEven
+from gpuwise.plan.break_even import against
 from gpuwise.plan.economics.likely_price import LikelyPrice
 from gpuwise.plan.economics.owned import OwnedRate, break_even_hours_a_week, break_even_months
 from gpuwise.plan.estimate import Estimate
@@ -55,6 +55,7 @@ def owned_machines(
     ranked: Sequence[Plan],
     chips: Mapping[str, Chip],
     *,
+    inside: Sequence[TimeAndMoney],
     rates: Mapping[Offer, OwnedRate],
 ) -> tuple[OwnedMachine, ...]:
     """All of the user's own machines, ranked or not.
@@ -63,12 +64,13 @@ def owned_machines(
         reasons: why machines are not ranked, by offer.
         plans: all plans, inside budget and deadline or not.
         ranked: the plans of the table.
+        inside: those inside budget and deadline; a purchase is compared with each of them.
         rates: of the user's machines.
     """
     ranks = {plan.offer: plan.rank for plan in ranked}
     could = {plan.offer: plan for plan in plans if plan.offer.terms == "owned"}
-    rentals = _rentals(ranked)
-    cheapest = _cheapest(rentals or _rentals(plans))
+    rentals = _Rentals.of(_rentals(ranked), _rentals(inside))
+    cheapest = _cheapest(rentals.of_table or _rentals(plans))
     machines = []
     for offer in dict.fromkeys([*could, *reasons]):
         plan, rank = could.get(offer), ranks.get(offer)
@@ -87,10 +89,27 @@ def owned_machines(
     return tuple(machines)
 
 
+@dataclass(frozen=True)
+class _Rentals:
+    """What a purchase is compared with: the rentals of the table, and all inside the limits; ranks by machines and offer."""
+
+    of_table: Sequence[Plan]
+    inside: Sequence[TimeAndMoney]
+    ranks: Mapping[tuple[float, int], int]
+
+    @classmethod
+    def of(cls, of_table: Sequence[Plan], inside: Sequence[TimeAndMoney]) -> _Rentals:
+        return cls(of_table, inside, {(plan.count, id(plan.offer)): plan.rank for plan in of_table})
+
+    def rank(self, rental: TimeAndMoney) -> int | None:
+        """The rank in the table; None for a rental that is not there. An offer is one object in a search."""
+        return self.ranks.get((rental.count, id(rental.offer)))
+
+
 def _bought(
     machine: OwnedMachine,
     plan: TimeAndMoney,
-    rentals: Sequence[Plan],
+    rentals: _Rentals,
     cheapest: TimeAndMoney | None,
     chip: Chip,
     rate: OwnedRate,
@@ -109,22 +128,18 @@ def _bought(
     own_usd = plan.usd.value - capital_usd_per_hour * plan.hours
     lost_usd = costs.lost_usd(purchase_usd, chip.kind)
 
-    def against(rental: Plan) -> BreakEven:
-        hours = break_even_hours_a_week(
-            lost_usd,
-            own_usd=own_usd,
-            own_hours=plan.hours,
-            rental_usd=rental.usd.value,
-            lifetime_years=costs.lifetime_years,
+    def hours_a_week(rental_usd: float) -> float | None:
+        return break_even_hours_a_week(
+            lost_usd, own_usd=own_usd, own_hours=plan.hours, rental_usd=rental_usd, lifetime_years=costs.lifetime_years
         )
-        return BreakEven(rental.rank, _rental_words(rental), rental.usd.value, own_usd, hours)
 
     months = break_even_months(purchase_usd, own_usd=own_usd, own_hours=plan.hours, rental_usd=cheapest.usd.value)
     return replace(
         machine.bought(purchase_usd, months, cheapest),
         resale_usd=purchase_usd - lost_usd,
         lifetime_years=costs.lifetime_years,
-        break_even=tuple(against(rental) for rental in rentals),
+        break_even=against(rentals.of_table, own_usd=own_usd, hours_a_week=hours_a_week, ranks=rentals.rank),
+        break_even_offers=against(rentals.inside, own_usd=own_usd, hours_a_week=hours_a_week, ranks=rentals.rank),
     )
 
 
@@ -134,10 +149,6 @@ def purchase_price(chip: Chip, count: int) -> float | None:
     if each_usd is None:
         return None
     return each_usd * count + (0.0 if host is None else host.usd)
-
-
-def _rental_words(plan: Plan) -> str:
-    return f"{plan.count:g} x {plan.device} at {plan.offer.provider} ({plan.offer.terms})"
 
 
 def _rentals(plans: Sequence[Timed]) -> list[Timed]:
