@@ -1,9 +1,10 @@
 """One thread: tests of tiny models are faster without a pool, and do not slow each other down. No test meets the traces
-that another process kept on disk."""
+that another process kept on disk. Prices have the age that they had on the day of the catalog's newest."""
 
 import os
 
 os.environ["GPUWISE_NO_CACHE"] = "1"
+os.environ["GPUWISE_TODAY"] = "2026-11-09"
 
 try:
     import torch

@@ -32,7 +32,7 @@ class OfferSettings(TypedDict, total=False):
         int | None, Setting("Devices of a plan at most. By default one machine, and 1,024 where that is too small or slow.")
     ]
     spot: Annotated[bool | None, Setting("Only spot prices, or none; both by default.", off_switch=True)]
-    stale: Annotated[bool | None, Setting("Rank offers whose price is over a year older than the newest, too.")]
+    stale: Annotated[bool | None, Setting("Rank offers whose price is over a year old, too.")]
     xla: Annotated[
         bool | None,
         Setting("Rank what `gpuwise train` cannot run (PyTorch/XLA, plug-ins) by price, or leave it out.", off_switch=True),

@@ -9,6 +9,7 @@ plans.json is read before it is committed:
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from gpuwise.plan.types import Plan
 
 RECORDED = Path(__file__).with_name("plans.json")
 DAY_S = 86400.0
+TODAY = date(2026, 11, 9)  # ages of prices count from it, or from the catalog's newest price where that is younger
 
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama3-8b, 20B tokens, $20k, 30 days": (
@@ -52,7 +54,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 def planned(name: str) -> dict[str, Any]:
     """What is compared: the rows of the table, what was rejected, and how much was looked at."""
     job, wanted = REQUESTS[name]
-    catalog = Catalog()
+    catalog = Catalog(now=TODAY)
     source = source_of(job)
     source.search_recorded()
     try:

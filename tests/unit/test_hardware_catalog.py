@@ -1,13 +1,15 @@
 """Reading the catalog: laziness, user files on top, errors with file and line."""
 
 import os
-from datetime import date
+from datetime import date, timedelta
 
 import pytest
 
-from gpuwise.errors import FileFormatError, UnknownNameError
+from gpuwise.errors import FileFormatError, InputError, UnknownNameError
 from gpuwise.hardware import Catalog, load_catalog, user_files
 from gpuwise.hardware.pricelist import is_stale
+from gpuwise.hardware.prices import UsualPrices
+from gpuwise.hardware.rows import latest_day
 
 
 @pytest.fixture
@@ -219,8 +221,24 @@ def test_unknown_figures_and_ids():
         ("", True),
     ],
 )
-def test_stale_is_over_a_year_before_the_newest(as_of, stale):
-    assert is_stale(as_of, newest="2026-11-09") is stale
+def test_stale_is_over_a_year_ago(as_of, stale):
+    assert is_stale(as_of, today=date(2026, 11, 9)) is stale
+
+
+def test_a_catalog_that_nobody_updates_grows_old(monkeypatch):
+    newest = latest_day(Catalog().newest)
+    young, old = Catalog(now=newest), Catalog(now=newest + timedelta(days=500))
+    assert Catalog(now=newest - timedelta(days=1000)).today == young.today == newest
+    assert {offer.stale for offer in young.offers} == {False, True}
+    assert {offer.stale for offer in old.offers} == {True}
+    listed = next(o for o in young.offers if o.terms == "on-demand" and o.as_of == young.newest)
+    ages = [UsualPrices.of(each.offers, today=each.today).age_days(listed.as_of) for each in (young, old)]
+    assert ages == [0.0, 500.0]
+    monkeypatch.setenv("GPUWISE_TODAY", "2030-02-03")
+    assert load_catalog().today == date(2030, 2, 3)
+    monkeypatch.setenv("GPUWISE_TODAY", "yesterday")
+    with pytest.raises(InputError, match="GPUWISE_TODAY is no day"):
+        load_catalog()
 
 
 def test_to_dict_marks_unverified_figures():

@@ -18,7 +18,7 @@ from gpuwise.hardware.types import Source
 from gpuwise.plan.economics.likely_price import DAY_S, PriceLaw, likely_price, likely_prices, likely_usd
 
 CATALOG = Catalog(user_files=())
-MARKET = UsualPrices.of(CATALOG.offers, newest=CATALOG.newest)
+MARKET = UsualPrices.of(CATALOG.offers, today=CATALOG.today)
 TODAY = Source("a test", MARKET.today.isoformat())
 
 

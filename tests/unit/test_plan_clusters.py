@@ -117,3 +117,21 @@ def test_devices_out_of_range_are_refused():
     result = CliRunner().invoke(main, ["plan", "gpt2", "--tokens", "1B", "--max-devices", "0"])
     assert result.exit_code == 2
     assert "1 to 16,384 devices" in result.stderr
+
+
+def test_how_many_devices_are_assumed_at_once_and_what_is_beyond_a_default_quota():
+    joined, _ = clusters(Request(samples=10**6, machines_joined=True, max_devices=64))
+    for item in joined:
+        (at_once,) = [note.text for note in item.assumptions if note.kind == "rented-together"]
+        assert f"{item.rented} × {item.offer.instance} ({item.devices:,.0f} devices)" in at_once
+        assert ("as spot machines, all free at once" in at_once) is (item.offer.terms == "spot")
+    catalog = Catalog(user_files=())
+    for item in candidates(Request(samples=10**6), catalog.offers, catalog, parameters=10**9):
+        if not isinstance(item, Candidate):
+            continue
+        quotas = [note.text for note in item.assumptions if note.kind == "more-than-the-quota"]
+        provider, gpu = item.offer.provider, item.chip.kind.startswith("gpu")
+        if gpu and (provider == "gcp" or (provider == "aws" and item.offer.terms == "spot")):
+            assert "usually a few days" in quotas[0]
+        elif provider != "crusoe" and (provider != "aws" or item.chip.kind == "cpu" or item.offer.terms != "spot"):
+            assert quotas == []

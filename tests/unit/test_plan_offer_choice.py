@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from click.testing import CliRunner
 from test_plan_synthetic import offer, synthetic_source
@@ -60,9 +62,16 @@ def test_a_region_leaves_out_the_others():
     chips = CATALOG.chips
     inside = {each.region for each in CATALOG.offers if choice.why_not(each, chips[each.chip_id]) is None}
     assert inside == {"us-east-1"}
-    assert "not in region us-east-1" in {
-        note.text for each in CATALOG.offers if (note := choice.why_not(each, chips[each.chip_id])) is not None
-    }
+    reasons = {each.region: note.text for each in CATALOG.offers if (note := choice.why_not(each, chips[each.chip_id]))}
+    assert reasons.pop("global") == "its price list names no region; --region global takes those"
+    assert reasons.pop("marketplace") == "its price list names no region; --region marketplace takes those"
+    assert set(reasons.values()) == {"not in region us-east-1"}
+
+
+def test_an_offer_of_the_user_without_a_region_is_in_every_region():
+    choice = offer_choice({"region": "us-east-1"}, CATALOG)
+    assert choice.why_not(offer("l4"), CATALOG.chips["l4"]) is not None
+    assert choice.why_not(replace(offer("l4"), region="any"), CATALOG.chips["l4"]) is None
 
 
 def test_an_unknown_region_names_the_nearest():

@@ -57,7 +57,7 @@ def plan(
             objective: what the first plan is the best in, one of gpuwise.plan_settings.OBJECTIVES.
             confidence: probability to keep budget and deadline that a plan needs; plans with less follow (0.9).
             spot: True for spot only, False for no spot, None (default) for both.
-            stale: whether to also rank offers whose price is over a year older than the newest in the catalog.
+            stale: whether to also rank offers whose price is over a year old.
             xla: whether to rank plans that `gpuwise train` cannot run (PyTorch/XLA, vendors' plug-ins) by price;
                 by default they follow those that it can run; False leaves them out.
             where: a filter as of `chips` and `offers`, "vendor=nvidia memory>=24GB"; other offers are left out.

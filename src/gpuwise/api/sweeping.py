@@ -70,7 +70,7 @@ def sweep(
         if isinstance(best, Estimate) and best.forecast is not None:
             estimates[item.chip.id] = best
     samples, notes = request.length.total_samples(header)
-    market = UsualPrices.of(catalog.offers, newest=catalog.newest)
+    market = UsualPrices.of(catalog.offers, today=catalog.today)
     plans, rejected = Sweep(request, runs, samples, market).plans(considered, estimates)
     if not plans:
         reasons = "; ".join(f"{reason}: {count}" for reason, count in rejected.most_common(3))

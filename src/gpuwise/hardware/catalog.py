@@ -13,7 +13,8 @@ from gpuwise.errors import FileFormatError, unknown_name
 from gpuwise.hardware import names
 from gpuwise.hardware.catalog_build import build, build_chip, build_offer_row, near_words, offer_key
 from gpuwise.hardware.pricelist import OfferRow, exact_day
-from gpuwise.hardware.rows import CHIP, LINK, OFFER, CatalogRow, Column, read_row
+from gpuwise.hardware.rows import CHIP, LINK, OFFER, CatalogRow, Column, latest_day, read_row
+from gpuwise.hardware.today import today
 from gpuwise.hardware.tomlfile import bad_file, find_line, read_toml
 from gpuwise.hardware.types import Chip, Link, Offer
 
@@ -21,10 +22,15 @@ DATA = Path(__file__).parent / "data"
 
 
 class Catalog:
-    """Chips, links and offers, read when first used. `user_files` override or add single rows."""
+    """Chips, links and offers, read when first used.
 
-    def __init__(self, *, data: Path = DATA, user_files: Iterable[Path] = ()):
-        self._data = data
+    Arguments:
+        user_files: they override or add single rows.
+        now: the day from which ages of prices count; None takes gpuwise.hardware.today.
+    """
+
+    def __init__(self, *, data: Path = DATA, user_files: Iterable[Path] = (), now: date | None = None):
+        self._data, self._now = data, now
         self.user_files = tuple(user_files)
 
     @cached_property
@@ -85,9 +91,15 @@ class Catalog:
         return max((s.as_of for row in rows for s in (row.source, *row.sources.values())), key=exact_day, default="")
 
     @cached_property
+    def today(self) -> date:
+        """The day from which ages of prices count; the newest price's where this machine's clock is behind it."""
+        now = today() if self._now is None else self._now
+        return max(now, latest_day(exact_day(self.newest)) or now)
+
+    @cached_property
     def offers(self) -> tuple[Offer, ...]:
         """Every offer that can be priced."""
-        return tuple(offer for row in self.offer_rows for offer in row.offers(newest=self.newest))
+        return tuple(offer for row in self.offer_rows for offer in row.offers(today=self.today))
 
     @cached_property
     def incomplete_offers(self) -> tuple[OfferRow, ...]:
@@ -133,7 +145,7 @@ def user_files() -> tuple[Path, ...]:
 
 def load_catalog() -> Catalog:
     """The catalog with the user's current files; cached for each set of files."""
-    return _load(tuple((path, _changed(path)) for path in user_files()))
+    return _load(tuple((path, _changed(path)) for path in user_files()), today())
 
 
 def _changed(path: Path) -> int:
@@ -144,8 +156,8 @@ def _changed(path: Path) -> int:
 
 
 @lru_cache(maxsize=8)
-def _load(files: tuple[tuple[Path, int], ...]) -> Catalog:
-    return Catalog(user_files=[path for path, _ in files])
+def _load(files: tuple[tuple[Path, int], ...], now: date) -> Catalog:
+    return Catalog(user_files=[path for path, _ in files], now=now)
 
 
 def _read_user(path: Path) -> tuple[dict[str, object], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 from gpuwise.hardware.rows import latest_day
@@ -41,8 +41,8 @@ class OfferRow:
         only = self.values.get("accelerator_only")
         return "price of the accelerators only; the host is billed on top" if only else None
 
-    def offers(self, *, newest: str) -> tuple[Offer, ...]:
-        """One Offer a kind of terms. `newest`: latest date of the catalog, against which `stale` is judged."""
+    def offers(self, *, today: date) -> tuple[Offer, ...]:
+        """One Offer a kind of terms. today: the day from which ages of prices count."""
         if self.why_no_offer:
             return ()
         values = {k: v for k, v in self.values.items() if k not in ("free", "accelerator_only")}
@@ -57,7 +57,7 @@ class OfferRow:
                     self.region,
                     terms=terms,
                     usd_per_hour=price,
-                    stale=is_stale(sources["usd_per_hour"].as_of, newest=newest),
+                    stale=is_stale(sources["usd_per_hour"].as_of, today=today),
                     source=self.source,
                     sources=sources,
                     **values,
@@ -67,10 +67,10 @@ class OfferRow:
         return tuple(offers)
 
 
-def is_stale(as_of: str, *, newest: str) -> bool:
-    """Whether a date lies more than 12 months before the newest (both as in data files)."""
-    day, last = latest_day(as_of), latest_day(newest)
-    return day is None or (last is not None and day < last - timedelta(days=_STALE_AFTER_DAYS))
+def is_stale(as_of: str, *, today: date) -> bool:
+    """Whether a date, as in data files, lies more than 12 months before today."""
+    day = latest_day(as_of)
+    return day is None or day < today - timedelta(days=_STALE_AFTER_DAYS)
 
 
 def exact_day(as_of: str) -> str:

@@ -73,7 +73,7 @@ class UsualPrices:
         spot_share: median of spot prices as shares of their chips' medians on demand.
         spread: standard deviation of the logarithm of one chip's price over providers.
         own_on_demand: lowest price of a device-hour on demand by provider and chip.
-        today: the newest date of the catalog; ages count from it, so that results do not depend on the day they are made.
+        today: the day from which ages count.
     """
 
     on_demand: Mapping[str, float]
@@ -84,8 +84,8 @@ class UsualPrices:
     today: date = field(default=date.min)
 
     @classmethod
-    def of(cls, offers: Sequence[Offer], *, newest: str) -> UsualPrices:
-        """The usual prices of a catalog's offers; newest: its newest date."""
+    def of(cls, offers: Sequence[Offer], *, today: date) -> UsualPrices:
+        """The usual prices of a catalog's offers."""
         medians = median_prices(offers)
         by_chip: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         listed: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -103,7 +103,7 @@ class UsualPrices:
         spot = {chip: {name: median(prices) for name, prices in rows.items()} for chip, rows in by_chip.items()}
         own = {(name, chip): min(prices) for chip, rows in listed.items() for name, prices in rows.items()}
         groups = [[math.log(median(prices)) for prices in rows.values()] for rows in listed.values()]
-        return cls(medians, spot, median(shares or [1.0]), _pooled_deviation(groups), own, latest_day(newest) or date.min)
+        return cls(medians, spot, median(shares or [1.0]), _pooled_deviation(groups), own, today)
 
     def usual(self, offer: Offer) -> float | None:
         """What such a device-hour usually costs, in dollars, judged by others than this offer's provider; None if unknown.
@@ -125,7 +125,7 @@ class UsualPrices:
         return math.exp(fmean(math.log(each) for each in prices)) if prices else None
 
     def age_days(self, as_of: str) -> float:
-        """Days from the date of a price to the newest of the catalog; of a range, from its middle."""
+        """Days since the date of a price; of a range, since its middle."""
         first, last = _earliest_day(as_of), latest_day(as_of)
         if first is None or last is None:
             return 0.0

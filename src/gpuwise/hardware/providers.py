@@ -20,7 +20,8 @@ class Provider:
     Attributes:
         id: as in the offers' files.
         alone: why several of its machines are not rented to run one job; "" where they are.
-        quota: what it lets an account rent by default; "" where nothing is known.
+        quotas: what it lets a new account rent by default, by terms ("any" for all); empty where nothing is known.
+        quota_raise: how more is asked for, and how long that takes; "" where nothing is known.
         price_kinds: kinds of the prices that are not simply published, by terms; see gpuwise.hardware.prices.PRICE_KINDS.
         interruptions_per_day: expected interruptions of one spot machine; None where no rate is known.
         day_limited: whether spot machines live at most 24 hours.
@@ -39,8 +40,13 @@ class Provider:
     storage_usd_per_gb_month: float | None = None
     transfer_usd_per_gb: float | None = None
     alone: str = ""
-    quota: str = ""
+    quotas: Mapping[str, str] = field(default_factory=dict, hash=False)
+    quota_raise: str = ""
     source: Source = UNSTATED
+
+    def quota(self, terms: str) -> str:
+        """What it lets a new account rent by default on these terms; "" where nothing is known."""
+        return self.quotas.get(terms) or self.quotas.get("any", "")
 
 
 @lru_cache

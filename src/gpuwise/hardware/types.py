@@ -240,7 +240,7 @@ class Offer(Printed, SourcedFigures):
         network_bytes_per_s: network bandwidth of a node in one direction.
         network_link_id: id of the link between machines in the catalog.
         max_session_hours, hours_per_week: limits of a free tier; None where unlimited.
-        stale: whether the price is over a year older than the newest price that gpuwise ships.
+        stale: whether the price is over a year old.
     `caveats` say why this price is out of line, by kind of terms; they are shown wherever the price is.
     """
 

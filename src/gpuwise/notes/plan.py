@@ -75,8 +75,8 @@ def one_device_is_enough() -> str:
 
 @kind_of_note(flag="--stale")
 def stale_price(*, as_of: str) -> str:
-    """The price is over a year older than the newest of the catalog."""
-    return f"stale price: of {as_of}, over a year older than the newest; check it before you rent"
+    """The price is over a year old."""
+    return f"stale price: of {as_of}, over a year old; check it before you rent"
 
 
 @kind_of_note()

@@ -43,6 +43,12 @@ def if_the_price_holds(*, listed_usd: float, high_usd: float) -> str:
     return f"the run costs {listed} if the listed price holds, and up to {high} if it does not"
 
 
+@kind_of_note()
+def old_catalog(*, newest: str, days: float) -> str:
+    """The newest price of the catalog is over a quarter old."""
+    return f"the newest price that gpuwise knows is of {newest}, {days:.0f} days ago: a newer version may have newer ones"
+
+
 @kind_of_note(flag="--discounts")
 def discounted(*, share: float, provider: str) -> str:
     """A discount that the user has at a provider."""

@@ -37,8 +37,14 @@ def not_where() -> str:
 
 @kind_of_note(flag="--region")
 def another_region(*, region: str) -> str:
-    """The offer is in another region, or names none, where the user wants one."""
+    """The offer is in another region than the user wants."""
     return f"not in region {region}"
+
+
+@kind_of_note(flag="--region")
+def no_region(*, listed: str) -> str:
+    """The price list says no region of the offer, where the user wants one."""
+    return f"its price list names no region; --region {listed} takes those"
 
 
 @kind_of_note(flag="--xla")
@@ -139,7 +145,7 @@ def over_budget() -> str:
 
 @kind_of_note(flag="--stale")
 def price_over_a_year_old() -> str:
-    """The price is over a year older than the newest of the catalog."""
+    """The price is over a year old."""
     return "price over a year old; --stale ranks them too"
 
 

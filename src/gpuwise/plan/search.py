@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from gpuwise.cost.inputs import DataPipeline
 from gpuwise.hardware.catalog import Catalog
-from gpuwise.hardware.prices import UsualPrices
+from gpuwise.hardware.prices import GRACE_DAYS, UsualPrices
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note
+from gpuwise.notes.price import old_catalog
 from gpuwise.plan.best import BatchChoice, BestStrategies
 from gpuwise.plan.buying.candidates import Candidate, candidates
 from gpuwise.plan.buying.clusters import with_clusters
@@ -136,6 +137,7 @@ def search(
     choices = {} if own is None else choices_here(by_key, best, own, request, samples=samples, compiler=compiler)
     # Its memory is counted from traces with its own kernels, so nothing is left to verify.
     best |= {key: Estimate.of(choice.forecast, settled=True) for key, choice in choices.items()}
+    market = UsualPrices.of(catalog.offers, today=catalog.today)
     unpriced = catalog.incomplete_offers if request.on is None else ()
     return Searched(
         header,
@@ -143,8 +145,8 @@ def search(
         best,
         strategies,
         None if batch.exact else batch.samples,
-        (*notes, *strategies.untried()),
-        UsualPrices.of(catalog.offers, newest=catalog.newest),
+        (*notes, *strategies.untried(), *_age_note(catalog, market)),
+        market,
         choices,
         [f"{row.chip_id or 'unknown chip'} at {row.provider} ({row.instance})" for row in unpriced],
     )
@@ -165,6 +167,12 @@ def _considered(
 ) -> list[Candidate | tuple[Offer, Note]]:
     machines = candidates(request, offers, catalog, parameters=header.trainable_parameters)
     return with_clusters(machines, request, offers, catalog)
+
+
+def _age_note(catalog: Catalog, market: UsualPrices) -> tuple[Note, ...]:
+    """The note on a catalog whose newest price is no longer of this quarter."""
+    days = market.age_days(catalog.newest)
+    return (old_catalog(newest=catalog.newest, days=days),) if days > GRACE_DAYS else ()
 
 
 def _batch(header: Header, request: Request, samples: int) -> tuple[BatchChoice, tuple[Note, ...]]:

@@ -54,7 +54,7 @@ def offers_report(offers: Sequence[Offer], *, unpriced: int = 0) -> Group:
         else f"{len(offers)} offers, in US dollars."
     ]
     if any(offer.stale for offer in offers):
-        foot.append("stale: over a year older than the newest price here; check before you count on it.")
+        foot.append("stale: over a year old; check before you count on it.")
     if any(offer.unverified for offer in offers):
         foot.append("? unverified: no public source found for this figure yet.")
     foot += [f"[{number}] {caveat}." for number, caveat in enumerate(caveats, 1)]

@@ -21,7 +21,7 @@ class Installation(Printed):
         gpus: the GPUs by name, "NVIDIA L4 x 2".
         chips, links, offers: number of each in the catalog.
         prices_from, prices_to: dates of the oldest and the newest price; "" without prices.
-        stale_offers: number of offers whose price is over a year older than the newest.
+        stale_offers: number of offers whose price is over a year old.
         unverified: number of chip figures without a verified source.
         config_files: the user's own catalog files.
         presets: PyTorch version of each preset's recording; None if the recording is missing.

@@ -12,6 +12,7 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.device import DeviceSpec, parse_device
 from gpuwise.hardware.links import link_inside
+from gpuwise.hardware.providers import provider
 from gpuwise.hardware.types import Chip, Machine, Offer, Source
 from gpuwise.notes import Note, rejections
 from gpuwise.notes import run as run_notes
@@ -119,6 +120,9 @@ def _rented(request: Request, offer: Offer, chip: Chip, catalog: Catalog, *, par
     if share < 1:
         assumed.append(run_notes.share_of_a_chip(share=share, chip=chip.id))
     terms, more = rental(offer, parameters=parameters, interruptions_per_day=request.interruptions_per_day)
+    where = provider(offer.provider)
+    if chip.kind not in ("cpu", "tpu") and (quota := where.quota(offer.terms)):
+        assumed.append(run_notes.more_than_the_quota(provider=offer.provider, quota=quota, quota_raise=where.quota_raise))
     share_paid, discount = request.offers.price_share(offer)
     terms = replace(terms, usd_per_hour=share_paid * terms.usd_per_hour)
     link = link_inside(offer, count, catalog=catalog)

@@ -105,5 +105,12 @@ def _assumptions(offer: Offer, machines: int) -> list[Note]:
     count = max(1, int(offer.devices))
     return [
         run_notes.started_on_each_machine(machines=machines, ranks=count),
-        run_notes.rented_together(machines=machines, instance=offer.instance, provider=offer.provider, quota=where.quota),
+        run_notes.rented_together(
+            machines=machines,
+            devices=machines * offer.devices,
+            instance=offer.instance,
+            provider=offer.provider,
+            spot=offer.terms == "spot",
+            quota_raise=where.quota_raise,
+        ),
     ]

@@ -13,6 +13,9 @@ from gpuwise.plan.buying.runnable import train_obstacle
 from gpuwise.plan.user_file import read_user_file
 from gpuwise.strategy import Strategy
 
+ANY_REGION = "any"  # of an offer in a user's file that names none: it is there wherever the user wants it
+_UNNAMED_REGIONS = ("global", "marketplace")  # as price lists say it: the provider, or the host, decides
+
 
 @dataclass(frozen=True)
 class OfferChoice:
@@ -20,7 +23,8 @@ class OfferChoice:
 
     Attributes:
         where: what the chip and the offer must satisfy; None for anything.
-        region: a filter on the offer's region; None for any.
+        region: a filter on the offer's region; None for any. Offers of a user's file without a region satisfy every filter.
+            Those of a price list that names none do not: where such a machine stands is not known before it is rented.
         region_name: the region as the user typed it.
         train_only: leaves out what `gpuwise train` cannot run, such as what needs PyTorch/XLA.
         discounts: share off all prices of a provider, by its name.
@@ -34,7 +38,9 @@ class OfferChoice:
 
     def why_not(self, offer: Offer, chip: Chip) -> Note | None:
         """Why an offer is left out; None for one that is considered."""
-        if self.region is not None and not self.region.matches(chip, offer):
+        if self.region is not None and offer.region != ANY_REGION and not self.region.matches(chip, offer):
+            if offer.region in _UNNAMED_REGIONS:
+                return rejections.no_region(listed=offer.region)
             return rejections.another_region(region=self.region_name)
         if self.where is not None and not self.where.matches(chip, offer):
             return rejections.not_where()
