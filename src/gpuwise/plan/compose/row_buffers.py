@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,14 @@ from gpuwise.strategy.parallelism import SHARDS
 from gpuwise.trace.parallel.shard import REDUCED_BYTES
 
 _BLOCKS = slice(FIRST_BLOCK, LAST_BLOCK + 1)
+
+
+class WorkRows(NamedTuple):
+    """Strategies of a Space: the distinct works, which of them each row has, and its layout."""
+
+    works: np.ndarray
+    of_row: np.ndarray
+    layout: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -50,28 +59,28 @@ class RowBuffers:
     several: np.ndarray
 
     @classmethod
-    def of(
-        cls, arrays: JobArrays, space: Space, work: np.ndarray, layout: np.ndarray, *, kind: str, weights: np.ndarray
-    ) -> RowBuffers:
-        """The buffers of strategies. weights: sections of the ranks. Shape (ranks, rows, sections)."""
-        entry, layouts = space.works.entry[work], space.layouts
-        holding, several = arrays.holding[entry], space.works.accumulation[work] > 1
+    def of(cls, arrays: JobArrays, space: Space, rows: WorkRows, *, kind: str, weights: np.ndarray) -> RowBuffers:
+        """The buffers of strategies. weights: sections of the ranks of the distinct works. Shape (ranks, works, sections)."""
+        entry, layouts, of_row, layout = space.works.entry[rows.works], space.layouts, rows.of_row, rows.layout
+        several = (space.works.accumulation[rows.works] > 1)[of_row]
         gradients = arrays.gradients[lives_of(weights, freed=kind == "shards"), entry]
         edges = weights.copy()
         edges[..., _BLOCKS] = 0.0
+        holding = arrays.holding[entry]
         rest, whole = arrays.held_bytes(holding, edges)[0], arrays.held_bytes(holding, weights)[0]
         blocks = weights[..., _BLOCKS].sum(axis=-1)
+        each = np.maximum(1.0, blocks)
         shard = np.where(layouts.shard[layout] == len(SHARDS), 0, layouts.shard[layout])
         return cls(
             kind=kind,
-            edge_gradients=gradients[..., AFTER_BLOCKS],
-            blocks=blocks,
-            all_gradients=(weights * gradients).sum(axis=-1),
-            block_gradients=(weights * gradients)[..., _BLOCKS].sum(axis=-1) / np.maximum(1.0, blocks),
-            block_bytes=(whole - rest) / np.maximum(1.0, blocks),
-            rest_bytes=rest,
-            shard=arrays.widened[holding] / layouts.dp_shard[layout],
-            reduced=REDUCED_BYTES / arrays.element_bytes[holding],
+            edge_gradients=gradients[..., AFTER_BLOCKS][:, of_row],
+            blocks=blocks[:, of_row],
+            all_gradients=(weights * gradients).sum(axis=-1)[:, of_row],
+            block_gradients=((weights * gradients)[..., _BLOCKS].sum(axis=-1) / each)[:, of_row],
+            block_bytes=((whole - rest) / each)[:, of_row],
+            rest_bytes=rest[:, of_row],
+            shard=arrays.widened[holding][of_row] / layouts.dp_shard[layout],
+            reduced=(REDUCED_BYTES / arrays.element_bytes[holding])[of_row],
             keeps_gradients=(layouts.dp_replicate[layout] > 1) & (kind == "copies"),
             freed=shard == SHARDS.index("parameters"),
             postponed=several & (shard == SHARDS.index("optimizer")),
@@ -81,7 +90,7 @@ class RowBuffers:
     def at(
         self, moment: MomentRow, gradients_after: np.ndarray, turn: int, micro_step: int
     ) -> tuple[np.ndarray, np.ndarray | float]:
-        """Bytes at a moment beside its own tensors, and how many of them move.
+        """Bytes at moments beside their own tensors, and how many of them move. Shapes broadcast to (slots, ranks, rows).
 
         Arguments:
             gradients_after: of what runs behind it.

@@ -6,19 +6,27 @@ blocks and behind them. They do not depend on the chip.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
 from gpuwise.plan.compose.job_arrays import WHOLE, JobArrays
-from gpuwise.plan.compose.row_buffers import RowBuffers, lives_of
+from gpuwise.plan.compose.row_buffers import RowBuffers, WorkRows, lives_of
 from gpuwise.plan.compose.row_moments import MomentRows
 from gpuwise.plan.compose.shallow import AFTER_BLOCKS, BEFORE_BLOCKS
 from gpuwise.plan.compose.space_rows import Space
 
-_ALL = tuple(product((0, 1), range(MomentRows.SLOTS), (0, 1)))  # micro-step, moment, pass
-_FIRST_BACKWARD = ((0, MomentRows.SLOTS - 1, 1),)  # of the first micro-batch: all activations are there
+
+class Moments(NamedTuple):
+    """Moments of a step at which bytes are counted: micro-steps, slots of MomentRows, and passes."""
+
+    micro_steps: tuple[int, ...]
+    slots: slice
+    turns: tuple[int, ...]
+
+
+_ALL = Moments((0, 1), slice(None), (0, 1))
+_FIRST_BACKWARD = Moments((0,), slice(-1, None), (1,))  # of the first micro-batch: all activations are there
 
 
 class RowMemory:
@@ -36,7 +44,7 @@ class RowMemory:
         """As live_bytes, where backward begins: not more than at the peak."""
         return self._of_kinds(work, layout, _FIRST_BACKWARD)
 
-    def _of_kinds(self, work: np.ndarray, layout: np.ndarray, at: Iterable[tuple[int, int, int]]) -> np.ndarray:
+    def _of_kinds(self, work: np.ndarray, layout: np.ndarray, at: Moments) -> np.ndarray:
         sharded, pipelined = self._space.sharded[layout], self._space.works.pp[work] > 1
         result = np.zeros((2, len(work)))
         for kind, there in (
@@ -51,46 +59,52 @@ class RowMemory:
                 result[:, rows] = self._of_kind(kind, work[rows], layout[rows], at, ranks=ranks)
         return result
 
-    def _of_kind(
-        self, kind: str, work: np.ndarray, layout: np.ndarray, at: Iterable[tuple[int, int, int]], *, ranks: int
-    ) -> np.ndarray:
+    def _of_kind(self, kind: str, work: np.ndarray, layout: np.ndarray, at: Moments, *, ranks: int) -> np.ndarray:
         works = self._space.works
         distinct, of_row = np.unique(work, return_inverse=True)
+        rows = WorkRows(distinct, of_row, layout)
         own_tensors = OwnTensors(self._arrays, self._space, self._moments, distinct, freed=kind == "shards", ranks=ranks)
-        weights = self._space.weights[works.pipe[work]].transpose(1, 0, 2)[:ranks]
-        buffers = RowBuffers.of(self._arrays, self._space, work, layout, kind=kind, weights=weights)
-        several, pipe = works.accumulation[work] > 1, works.pipe[work]
+        weights = self._space.weights[works.pipe[distinct]].transpose(1, 0, 2)[:ranks]
+        buffers = RowBuffers.of(self._arrays, self._space, rows, kind=kind, weights=weights)
+        several, moments = works.accumulation[work] > 1, self._moments.chosen(works.pipe[work], ranks=ranks, slots=at.slots)
         best, of_best = np.full((ranks, len(work)), -np.inf), np.zeros((ranks, len(work)))
-        for micro_step, slot, turn in at:
-            moment = self._moments.moments[slot].chosen(pipe, ranks=ranks)
-            plain, with_own, gradients_after = (part[:, of_row] for part in own_tensors.at(micro_step, slot, turn))
-            peak = np.where(buffers.keeps_gradients, plain, with_own)
-            added, added_moving = buffers.at(moment, gradients_after, turn, micro_step)
-            total, moving = peak + added, plain + added_moving
+        for micro_step in at.micro_steps:
+            totals, movings = [], []
+            for turn in at.turns:
+                plain, with_own, gradients_after = (part[..., of_row] for part in own_tensors.at(micro_step, turn, at.slots))
+                added, added_moving = buffers.at(moments, gradients_after, turn, micro_step)
+                totals.append(np.where(buffers.keeps_gradients, plain, with_own) + added)
+                movings.append(plain + added_moving)
+            total, moving = (np.stack(parts, axis=1).reshape(-1, *best.shape) for parts in (totals, movings))
             if micro_step:
                 total, moving = np.where(several, total, 0.0), np.where(several, moving, 0.0)
-            of_best = np.where(total > best, moving, of_best)
-            best = np.maximum(best, total)
-        best = best + self._lasting_bytes(work, layout, weights)
+            most = total.argmax(axis=0)[None]
+            of_step, of_moving = (np.take_along_axis(one, most, 0)[0] for one in (total, moving))
+            of_best = np.where(of_step > best, of_moving, of_best)
+            best = np.maximum(best, of_step)
+        best = best + self._lasting_bytes(rows, weights)
         largest = best.argmax(axis=0)[None]
         return np.stack([np.take_along_axis(one, largest, 0)[0] for one in (best, of_best)])
 
-    def _lasting_bytes(self, work: np.ndarray, layout: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Parameters, the optimizer's state, batches and what a stage receives. Shape (ranks, rows)."""
-        arrays, works = self._arrays, self._space.works
-        entry, column = works.entry[work], works.column[work]
-        split, holding = self._space.layouts.dp_shard[layout], arrays.holding[entry]
+    def _lasting_bytes(self, rows: WorkRows, weights: np.ndarray) -> np.ndarray:
+        """Parameters, the optimizer's state, batches and what a stage receives. Shape (ranks, rows).
+
+        weights: sections of the ranks of the distinct works. Shape (ranks, works, sections).
+        """
+        arrays, works, of_row = self._arrays, self._space.works, rows.of_row
+        entry, column = works.entry[rows.works], works.column[rows.works]
+        split, holding = self._space.layouts.dp_shard[rows.layout], arrays.holding[entry]
         parameter, gradient = arrays.held_bytes(holding, weights)
-        elements = gradient / arrays.element_bytes[holding] / split
-        state = arrays.state_bytes[0][holding] + arrays.state_bytes[1][holding] * elements
+        elements = (gradient / arrays.element_bytes[holding])[:, of_row] / split
+        state = arrays.state_bytes[0][holding][of_row] + arrays.state_bytes[1][holding][of_row] * elements
         before, after = weights[..., BEFORE_BLOCKS], weights[..., AFTER_BLOCKS]
         inputs = arrays.inputs[WHOLE, entry, column] * np.where(before > 0, before, after)
-        result = parameter * arrays.widened[holding] / split + state + inputs
+        result: np.ndarray = (parameter * arrays.widened[holding])[:, of_row] / split + state + inputs[:, of_row]
         if len(weights) > 1:
-            stages = works.stages[work]
+            stages = works.stages[rows.works]
             onward = arrays.received_forward[WHOLE, entry, column] * (stages - before)
             back = arrays.received_backward[WHOLE, entry, column] * (stages - after)
-            result = result + (onward + back) * works.accumulation[work]
+            result = result + ((onward + back) * works.accumulation[rows.works])[:, of_row]
         return result
 
 
@@ -118,14 +132,14 @@ class OwnTensors:
         later = np.maximum(1, np.minimum(flying, accumulation - 1))
         self._others = [whole * (flying - 1), whole * (later - 1)]
 
-    def at(self, micro_step: int, slot: int, turn: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def at(self, micro_step: int, turn: int, slots: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Bytes without gradients, those with the gradients that the section makes, and gradients of what is behind.
 
-        Each has the shape (ranks, works).
+        Each has the shape (slots, ranks, works).
         """
-        moment = self._moments.moments[slot].chosen(self._pipe, ranks=self._ranks)
-        before, after = (part[slot][:, : self._ranks, self._pipe] for part in (self._moments.before, self._moments.after))
+        moment = self._moments.chosen(self._pipe, ranks=self._ranks, slots=slots)
+        before, after = (part[slots, :, : self._ranks][..., self._pipe] for part in (self._moments.before, self._moments.after))
         peaks = self._peaks[*self._index, moment.section, turn, micro_step, moment.has_before, moment.has_after]
-        activations = ((self._saved if turn else self._kept) * before).sum(axis=0) + self._others[micro_step]
+        activations = ((self._saved if turn else self._kept) * before).sum(axis=1) + self._others[micro_step]
         own = 1 if self._freed or not micro_step else 0
-        return activations + peaks[..., 0], activations + peaks[..., own], (after * self._gradients).sum(axis=0)
+        return activations + peaks[..., 0], activations + peaks[..., own], (after * self._gradients).sum(axis=1)

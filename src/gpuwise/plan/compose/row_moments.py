@@ -13,7 +13,7 @@ _BLOCKS = slice(FIRST_BLOCK, LAST_BLOCK + 1)
 
 
 class MomentRow(NamedTuple):
-    """One moment of each row; see gpuwise.plan.compose.moments.Moment. Shapes are (ranks, rows).
+    """Moments of each row; see gpuwise.plan.compose.moments.Moment. Shapes are (slots, ranks, rows).
 
     Attributes:
         section: of SECTIONS.
@@ -31,10 +31,6 @@ class MomentRow(NamedTuple):
     edge_after: np.ndarray
     own: np.ndarray
 
-    def chosen(self, rows: np.ndarray, *, ranks: int) -> MomentRow:
-        """The moments of some rows, of the first of the ranks that differ."""
-        return MomentRow(*(part[:ranks, rows] for part in self))
-
 
 class MomentRows:
     """The moments of the ranks of several pipelines.
@@ -43,7 +39,7 @@ class MomentRows:
         weights: shape (pipelines, ranks, sections).
 
     Attributes:
-        moments: in each slot, a row for each pipeline.
+        moments: a row for each pipeline.
         before, after: how many of each section run before a moment and behind it. Shape (slots, sections, ranks, pipelines).
     """
 
@@ -59,16 +55,16 @@ class MomentRows:
             for slot, moment in enumerate([*[some[0]] * (self.SLOTS - len(some)), *some]):  # the last is in the last slot
                 section[slot, rank, pipe] = moment.section
                 self.before[slot, :, rank, pipe], self.after[slot, :, rank, pipe] = moment.before, moment.after
-        self.moments = [self._moment(slot, section[slot]) for slot in range(self.SLOTS)]
-
-    def _moment(self, slot: int, section: np.ndarray) -> MomentRow:
-        before, after = self.before[slot], self.after[slot]
-        return MomentRow(
+        self.moments = MomentRow(
             section,
-            np.asarray(before.sum(axis=0) > 0).astype(np.int64),
-            np.asarray(after.sum(axis=0) > 0).astype(np.int64),
-            before[_BLOCKS].sum(axis=0),
-            after[_BLOCKS].sum(axis=0),
-            after[AFTER_BLOCKS],
+            np.asarray(self.before.sum(axis=1) > 0).astype(np.int64),
+            np.asarray(self.after.sum(axis=1) > 0).astype(np.int64),
+            self.before[:, _BLOCKS].sum(axis=1),
+            self.after[:, _BLOCKS].sum(axis=1),
+            self.after[:, AFTER_BLOCKS],
             ((section >= FIRST_BLOCK) & (section <= LAST_BLOCK)).astype(np.float64),
         )
+
+    def chosen(self, pipe: np.ndarray, *, ranks: int, slots: slice) -> MomentRow:
+        """The moments of some rows, of the first of the ranks that differ."""
+        return MomentRow(*(part[slots, :ranks][..., pipe] for part in self.moments))
