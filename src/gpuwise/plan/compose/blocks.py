@@ -20,6 +20,7 @@ from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.parallel.segments import FORWARD, segments_of
 from gpuwise.trace.parallel.shard import element_bytes
+from gpuwise.trace.parallel.tensor_layers import divides_layers
 from gpuwise.trace.parallel.variant import recorded_as
 from gpuwise.trace.trace import Trace
 
@@ -84,10 +85,14 @@ class JobBlocks:
         self._rows: dict[tuple[int, bool, BlockVariant], VariantRows] = {}
         self._lives: dict[tuple[int, bool, bool, BlockVariant], Lives] = {}
         self._holdings: dict[tuple[int, bool], tuple[Holdings, Update]] = {}
+        self._likes: dict[tuple[str, bool], JobBlocks | None] = {}
 
     @cached_property
     def whole(self) -> Trace:
         """The step of the whole model on one device."""
+        like = self._like_of(BlockVariant(), sharded=False)
+        if like is not None:
+            return like.whole
         return self._trace(BlockVariant(), int(self.micro_batches[0]), sharded=False)
 
     def strategy(self, variant: BlockVariant, *, tp: int, sharded: bool) -> Strategy:
@@ -112,6 +117,11 @@ class JobBlocks:
             blocks = self.rows(variant, tp=tp, sharded=sharded)
             self._lives[key] = lives(blocks.low, blocks.high, self.micro_batches.tolist(), freed=freed)
         return self._lives[key]
+
+    def tensor_degrees(self, most: int) -> list[int]:
+        """Degrees from 2 on that divide heads and features, of which some may not be composed. Raises the errors of tracing."""
+        shallow = self._shallow(BlockVariant(), int(self.micro_batches[0]), sharded=False)
+        return [degree for degree in range(2, most + 1) if divides_layers(shallow.trace, degree, by_heads=self._by_heads)]
 
     def holdings(self, *, tp: int, sharded: bool) -> tuple[Holdings, Update]:
         """What a rank holds, and its update. Errors as for `rows`."""
@@ -150,11 +160,14 @@ class JobBlocks:
         """The blocks in amp-bf16 whose recording is this variant's but for the type of its numbers; None where it is not."""
         if self._like is None:
             return None
-        family, other = (
-            one.traces.family(recorded_as(one.strategy(variant, tp=1, sharded=sharded))) for one in (self, self._like)
-        )
-        same = family.operations.values is other.operations.values and family.storages is other.storages
-        return self._like if same and family.sequence is other.sequence else None
+        key = (variant.recompute, sharded)
+        if key not in self._likes:
+            family, other = (
+                one.traces.family(recorded_as(one.strategy(variant, tp=1, sharded=sharded))) for one in (self, self._like)
+            )
+            same = family.operations.values is other.operations.values and family.storages is other.storages
+            self._likes[key] = self._like if same and family.sequence is other.sequence else None
+        return self._likes[key]
 
     def _composed(self, variant: BlockVariant, *, tp: int, sharded: bool) -> VariantRows:
         like = self._like_of(variant, sharded=sharded)

@@ -157,7 +157,7 @@ def _lives(blocks: JobBlocks, entry: Entry) -> tuple[Lives, Lives, Lives, Lives]
 def limits_of(blocks: JobBlocks, most_tensor: int) -> ModelLimits:
     """The limits of a job's model. most_tensor: the highest degree of tensor parallelism, as of the devices of a machine."""
     degrees = [1]
-    for tp in range(2, most_tensor + 1):
+    for tp in blocks.tensor_degrees(most_tensor):
         try:
             blocks.rows(BlockVariant(), tp=tp, sharded=False)
         except (InputError, UnsupportedError):

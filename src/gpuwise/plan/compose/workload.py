@@ -108,7 +108,7 @@ def _merged(of_traces: Sequence[Sequence[Group]], starts: np.ndarray, runs: np.n
             continue
         columns = np.stack(
             [
-                np.concatenate([np.broadcast_to(getattr(group.shapes, field.name), len(group.rows)) for group, _ in members])
+                np.concatenate([getattr(group.shapes, field.name) for group, _ in members])  # Shapes.of makes arrays of all
                 for field in fields(Shapes)
             ],
             axis=1,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.trace.parallel.segments import FIRST, FORWARD
+from gpuwise.trace.parallel.segments import FIRST, FORWARD, segments_of
 from gpuwise.trace.tables import CATEGORIES, KINDS
 from gpuwise.trace.trace import Trace
 
@@ -99,6 +99,24 @@ def split_layers(trace: Trace, segments: np.ndarray, degree: int, *, by_heads: b
     return SplitLayers(tuple(pairs), embedding if vocabulary % degree == 0 else None, head)
 
 
+def divides_layers(trace: Trace, degree: int, *, by_heads: bool = False) -> bool:
+    """Whether so many ranks divide the heads and features of a step's blocks; False where no pair is recognised.
+
+    Arguments:
+        by_heads: see tensor_parallel.
+    """
+
+    def parts() -> tuple[int, ...]:
+        try:
+            layers = split_layers(trace, segments_of(trace), 1, by_heads=by_heads)
+        except UnsupportedError:
+            return ()
+        return tuple(_parts(pair, column)[0] for pair in layers.pairs for column in pair.columns)
+
+    sizes = trace.once(("parts of layers", by_heads), parts)
+    return bool(sizes) and all(size % degree == 0 for size in sizes)
+
+
 def _layer(trace: Trace, position: int) -> Layer:
     row = int(trace.sequence.operation[position])
     m, n, k = (int(trace.operations.column(name)[row]) for name in ("m", "n", "k"))
@@ -133,14 +151,18 @@ def _pairs(trace: Trace, positions: np.ndarray, degree: int, *, by_heads: bool) 
     return pairs
 
 
+def _parts(pair: LayerPair, column: Layer) -> tuple[int, str]:
+    """How many parts a layer has that ranks may share, and what they are."""
+    if pair.head_dim and not pair.gathered and column.outputs % pair.head_dim == 0:
+        return column.outputs // pair.head_dim, "heads"
+    return column.outputs, "outputs"
+
+
 def _check(trace: Trace, pair: LayerPair, degree: int) -> None:
     for column in pair.columns:
-        name = trace.modules[column.module]
-        if pair.head_dim and not pair.gathered and column.outputs % pair.head_dim == 0:
-            size, what = column.outputs // pair.head_dim, "heads"
-        else:
-            size, what = column.outputs, "outputs"
+        size, what = _parts(pair, column)
         if size % degree:
+            name = trace.modules[column.module]
             most = next(n for n in range(degree, 0, -1) if size % n == 0)
             raise InputError(
                 f"tensor parallelism over {degree} devices does not divide the {size:,} {what} of {name!r}.",
