@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import log
 
 from gpuwise.cost.network.figures import LinkFigures, technology_of
@@ -65,7 +66,7 @@ class GroupPath:
         """Machines that the group spans."""
         return -(-self.ranks // self.ranks_inside)
 
-    @property
+    @cached_property
     def segments(self) -> tuple[PathLink, ...]:
         """The links that a collective of the group uses."""
         return tuple(segment for segment in (self.inside, self.between) if segment is not None)

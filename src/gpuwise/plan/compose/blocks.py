@@ -131,7 +131,9 @@ class JobBlocks:
             strategy = self.strategy(plain, tp=tp, sharded=sharded)
             size_bytes, widened = self.element_bytes(sharded=sharded)
             update = update_of(shallow, strategy, element_bytes=size_bytes, widened=widened)
-            self._holdings[tp, sharded] = holdings(shallow, strategy), update
+            like = self._like_of(plain, sharded=sharded)
+            of_rank = holdings(shallow, strategy) if like is None else like.holdings(tp=tp, sharded=sharded)[0]
+            self._holdings[tp, sharded] = of_rank, update
         return self._holdings[tp, sharded]
 
     def element_bytes(self, *, sharded: bool) -> tuple[int, float]:

@@ -87,8 +87,9 @@ def holdings(shallow: ShallowStep, strategy: Strategy) -> Holdings:
 
 
 def _stage(trace: Trace, strategy: Strategy, rank: int) -> Trace:
-    mesh = Mesh(tp=strategy.mesh.tp, pp=2)
-    return _tensor_parallel(stage_step(trace, strategy.but(mesh=mesh, accumulation=2), rank)[0], strategy)
+    of_two = strategy.but(mesh=Mesh(pp=2), accumulation=2)
+    stage = trace.once(("stage of two", rank), lambda: stage_step(trace, of_two, rank)[0])  # the same at any tp
+    return _tensor_parallel(stage, strategy)
 
 
 def _tensor_parallel(trace: Trace, strategy: Strategy) -> Trace:

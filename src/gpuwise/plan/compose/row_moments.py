@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gpuwise.plan.compose.moments import moments
+from gpuwise.plan.compose.moments import Moment, moments
 from gpuwise.plan.compose.shallow import AFTER_BLOCKS, FIRST_BLOCK, LAST_BLOCK, SECTIONS
 
 _BLOCKS = slice(FIRST_BLOCK, LAST_BLOCK + 1)
@@ -51,7 +52,7 @@ class MomentRows:
         shape = (self.SLOTS, len(SECTIONS), ranks, pipes)
         self.before, self.after = np.zeros(shape), np.zeros(shape)
         for pipe, rank in np.ndindex(pipes, ranks):
-            some = [moment for moment in moments(weights[pipe, rank]) if not moment.turn]
+            some = _in_forward(tuple(weights[pipe, rank].tolist()))
             for slot, moment in enumerate([*[some[0]] * (self.SLOTS - len(some)), *some]):  # the last is in the last slot
                 section[slot, rank, pipe] = moment.section
                 self.before[slot, :, rank, pipe], self.after[slot, :, rank, pipe] = moment.before, moment.after
@@ -68,3 +69,9 @@ class MomentRows:
     def chosen(self, pipe: np.ndarray, *, ranks: int, slots: slice) -> MomentRow:
         """The moments of some rows, of the first of the ranks that differ."""
         return MomentRow(*(part[slots, :ranks][..., pipe] for part in self.moments))
+
+
+@lru_cache(maxsize=4096)
+def _in_forward(weights: tuple[float, ...]) -> tuple[Moment, ...]:
+    """The moments of a rank, of which forward and backward have the same. weights: of its sections."""
+    return tuple(moment for moment in moments(np.array(weights)) if not moment.turn)
