@@ -44,6 +44,8 @@ class PrunedSearch:
         self._work, self._layout = expanded(space.works.first, space.works.layouts)
         self._start = np.cumsum(space.works.layouts) - space.works.layouts
         self._least_live = self._memory.least_bytes(self._work, self._layout)[0]
+        self._by_least = np.argsort(self._least_live, kind="stable")
+        self._live = np.full((2, len(self._work)), np.nan)  # of each strategy, once it is asked for
         self._least_of_layouts: dict[int, tuple[float, float] | None] = {}
         self._best = self._searched()
 
@@ -74,19 +76,26 @@ class PrunedSearch:
     def _least(self, reaches: np.ndarray) -> tuple[float, float] | None:
         """Live and moving bytes of the strategy that needs least."""
         more = self._arrays.blocks.parameters.reserved_per_moving_byte - 1
-        rows = np.flatnonzero(reaches[self._work])
-        rows = rows[np.argsort(self._least_live[rows], kind="stable")]
+        rows = self._by_least[reaches[self._work[self._by_least]]]
         best: tuple[float, float] | None = None
         for start in range(0, len(rows), 256):
             part = rows[start : start + 256]
             if best is not None and self._least_live[part[0]] > best[0] + more * best[1]:
                 break
-            live = self._memory.live_bytes(self._work[part], self._layout[part])
+            live = self._live_bytes(part)
             reserved = live[0] + more * live[1]
             lowest = int(reserved.argmin())
             if best is None or reserved[lowest] < best[0] + more * best[1]:
                 best = float(live[0, lowest]), float(live[1, lowest])
         return best
+
+    def _live_bytes(self, index: np.ndarray) -> np.ndarray:
+        """As RowMemory.live_bytes has them, of strategies by their index. Shape (2, rows)."""
+        missing = np.unique(index[np.isnan(self._live[0, index])])
+        if len(missing):
+            self._live[:, missing] = self._memory.live_bytes(self._work[missing], self._layout[missing])
+        result: np.ndarray = self._live[:, index]
+        return result
 
     def _device_bytes(self, live: np.ndarray, cluster: np.ndarray) -> np.ndarray:
         """Bytes as gpuwise.cost.memory counts them. live: as RowMemory.live_bytes has them."""
@@ -130,9 +139,7 @@ class PrunedSearch:
         quick = np.flatnonzero(seconds <= limit_s[rows.cluster])
         rows, seconds = rows.chosen(quick), seconds[quick]
         index = self._start[rows.work] + rows.layout - self._space.works.first[rows.work]
-        distinct, of_row = np.unique(index, return_inverse=True)
-        live = self._memory.live_bytes(self._work[distinct], self._layout[distinct])[:, of_row]
-        needed = self._device_bytes(live, rows.cluster)
+        needed = self._device_bytes(self._live_bytes(index), rows.cluster)
         fits = np.flatnonzero(needed <= self._limit[rows.cluster])
         return self._first(_joined(pool, (rows.chosen(fits), seconds[fits], needed[fits])), limit_s)
 
