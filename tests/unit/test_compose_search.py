@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -10,6 +11,7 @@ import pytest
 
 from gpuwise.api.devices import device_of
 from gpuwise.api.sources import source_of
+from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.best import best_on
@@ -18,6 +20,7 @@ from gpuwise.plan.compose.job_arrays import limits_of
 from gpuwise.plan.compose.point import ComposedPoint
 from gpuwise.plan.compose.search import ComposedSearch, search
 from gpuwise.plan.compose.table import BlockTable
+from gpuwise.plan.compose.variant import BlockVariant
 from gpuwise.plan.compose.verify import verified
 from gpuwise.plan.pricing.step import HEADROOM, StepPricer, has_headroom
 from gpuwise.plan.space.layouts import layouts
@@ -124,11 +127,32 @@ def test_one_call_finds_the_best_of_every_cluster() -> None:
 
 def test_a_chip_without_bf16_is_searched_in_fp16() -> None:
     cluster = device_of("v100-sxm2-32gb:8x8", load_catalog()).cluster
-    blocks = JobBlocks(TRACES, Strategy("amp-fp16", optimizer="adamw"), micro_batches=(1, 2))
-    (best,) = best_on(blocks, [cluster], global_batch=64, layouts_of=partial(layouts, most_stages=1))
-    forecast = StepPricer(TRACES).forecast(best.points[0].strategy, cluster, replay=False)
-    assert best.points[0].step_s == pytest.approx(forecast.step_time_s.value, rel=0.002)
-    assert best.points[0].device_bytes == pytest.approx(forecast.memory.device_bytes, rel=0.005)
+    other = JobBlocks(TRACES, Strategy("amp-bf16", optimizer="adamw"), micro_batches=(1, 2))
+    alone, shared = (
+        best_on(
+            JobBlocks(TRACES, Strategy("amp-fp16", optimizer="adamw"), micro_batches=(1, 2), like=like),
+            [cluster],
+            global_batch=64,
+            layouts_of=partial(layouts, most_stages=1),
+        )
+        for like in (None, other)
+    )
+    point = alone[0].points[0]
+    forecast = StepPricer(TRACES).forecast(point.strategy, cluster, replay=False)
+    assert point.step_s == pytest.approx(forecast.step_time_s.value, rel=0.002)
+    assert point.device_bytes == pytest.approx(forecast.memory.device_bytes, rel=0.005)
+    assert shared == alone  # with what both half precisions have in common composed once
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "gpt2-xl", "mixtral-8x7b"])
+def test_degrees_of_tensor_parallelism_are_those_that_compose(model: str) -> None:
+    blocks = JobBlocks(source_of(model).traces(), Strategy("amp-bf16", optimizer="adamw"), micro_batches=(1, 2))
+    composed = [1]
+    for tp in range(2, 13):
+        with suppress(InputError, UnsupportedError):
+            blocks.rows(BlockVariant(), tp=tp, sharded=False)
+            composed.append(tp)
+    assert limits_of(blocks, 12).tensor_degrees == tuple(composed)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,8 @@ class ComposedStrategies:
         if techniques not in self._blocks:
             usual = [size for size in _MICRO_BATCHES if size <= self._global_batch]
             sizes = usual if constraints.micro_batch is None else [constraints.micro_batch]
-            self._blocks[techniques] = JobBlocks(self._pricer.traces, techniques, micro_batches=sizes)
+            like = self._blocks.get(techniques.but(precision="amp-bf16"))
+            self._blocks[techniques] = JobBlocks(self._pricer.traces, techniques, micro_batches=sizes, like=like)
         batch = constraints.global_batch
         return best_on(self._blocks[techniques], clusters, global_batch=batch, recomputes=recomputes, keep=_KEPT)
 
