@@ -30,6 +30,8 @@ SOURCE = "ai-dynamo/aiconfigurator (Apache-2.0, 2026-08), attention"
 SHAPE = ["batch_size", "queries", "keys", "num_heads", "num_key_value_heads", "head_dim", "window_size"]
 MOST_ROWS = {"family": 600, "generation": 1200, "architecture": 2500, "chip": 6000}  # of a chip, so that a fit stays short
 PULL = {"family": 1e-4, "generation": 2e-4, "architecture": 2e-4, "chip": 2e-4}
+# Architectures without rows whose libraries run another's kernels.
+SIBLINGS = {"sm_100": ("sm_103",)}
 FEW_ROWS = 300  # fewer have the less to say against the level above
 FEW_SPREAD = (0.7, 1.45)  # where no twenty rows of a chip are kept out: assumed
 WIDER = {"generation": 1.0, "family": 1.15}  # how much wider than the errors on architectures left out
@@ -50,8 +52,8 @@ FORWARD = Design(
         "compute_last": TermDesign((0.2, 4.0), (_PER_KEY, _PER_HEAD)),
         "compute_tiles": TermDesign((0.01, 20.0), (_GROWS,)),
         "compute_heads": TermDesign((0.01, 20.0), (_GROWS,)),
-        "memory_queries": TermDesign((0.3, 8.0), (CurveDesign("query_share", _powers(6, 24), (-0.7, 0.2)),)),
-        "memory_keys": TermDesign((0.3, 20.0), (CurveDesign("key_share", _powers(6, 24), (-0.7, 0.2)),)),
+        "memory_queries": TermDesign((0.3, 8.0), (CurveDesign("query_bulk", _powers(-8, 8), (-0.7, 0.2)),)),
+        "memory_keys": TermDesign((0.3, 20.0), (CurveDesign("key_bulk", _powers(-8, 8), (-0.7, 0.2)),)),
     },
     sharpness=(1.0, 8.0),
     floor_s=(2e-6, 1.2e-5),
@@ -66,21 +68,20 @@ BACKWARD = Design(
     floor_s=(2e-6, 4e-6),
 )
 _SIZES = (64.0, 128.0, 256.0, 512.0)
-_EITHER, _UP = CurveDesign("head", _SIZES, (-0.5, 0.5)), CurveDesign("head", _SIZES, (0.0, 0.5))
+_UP = CurveDesign("head", _SIZES, (0.0, 0.5))
 _LONGER = CurveDesign("keys", _powers(5, 13), (0.0, 0.5))
 # What stays in the cache does not come from memory.
 _CACHED = CurveDesign("cached", _powers(-3, 3, 1), (0.0, 2.0))
+_BULK = CurveDesign("bulk", _powers(-8, 8), (-0.8, 0.1))
 DECODE = Design(
     {
-        "memory": TermDesign((0.5, 8.0), (_CACHED,)),
-        "memory_stream": TermDesign((0.05, 60.0), (CurveDesign("share", _powers(4, 24), (-0.8, 0.2)), _EITHER)),
-        "memory_reread": TermDesign((0.02, 8.0), (_EITHER, CurveDesign("cached", _powers(-10, 4), (0.0, 1.0)))),
+        "memory": TermDesign((0.5, 8.0), (_CACHED, _BULK)),
         "compute_tasks": TermDesign((0.01, 50.0), (_UP, _LONGER)),
         "compute_grouped_tasks": TermDesign((0.01, 50.0), (_UP, _LONGER)),
         "compute_latency": TermDesign((0.01, 20.0), (CurveDesign("keys", _powers(4, 13, 1), (0.0, 1.0)),)),
     },
     sharpness=(1.0, 8.0),
-    floor_s=(4e-6, 1.2e-5),
+    floor_s=(1e-6, 1.2e-5),
 )
 ENGINE: Mapping[str, tuple[str, str, Design]] = {  # key: table, type of the cache, form
     "attention_engine.bf16": ("prefill", "bfloat16", FORWARD),
@@ -104,7 +105,7 @@ class Rows:
         self.key, self.frame, self.catalog = key, frame.reset_index(drop=True), catalog
         kernel_class, numerics = key.split(".")
         self.terms = terms_of(kernel_class, shapes(frame, numerics), hardware(frame, catalog, numerics))
-        self.kernels = np.full(len(frame), 3.0 if "backward" in key else 1.0)
+        self.kernels = (3.0 if "backward" in key else 1.0) * np.broadcast_to(self.terms.floor, len(frame))
         self.kept = kept_out_shapes(*(frame[name].to_numpy(float) for name in SHAPE))
         self.seconds = frame.seconds.to_numpy(float)
         self.names = {chip: names_of(catalog.chip(chip)) for chip in frame.chip.unique()}
@@ -174,7 +175,8 @@ def fit_levels(rows: Rows, design: Design, prior: CalibrationEntry, store: Store
             stated = {"generation": far, "architecture": between, "chip": near}[level]
             # One architecture of Blackwell says nothing of the other, so a generation needs several.
             if level != "generation" or len(np.unique(rows.named("architecture")[chosen])) > 1:
-                store.put(level, name, {rows.key: replace(fitted[name], spread=stated, evidence=evidence)})
+                for like in (name, *(SIBLINGS.get(name, ()) if level == "architecture" else ())):
+                    store.put(level, like, {rows.key: replace(fitted[name], spread=stated, evidence=evidence)})
             if level == "chip":
                 for split, mask in (("fitted", chosen & ~rows.kept), ("unseen shapes", chosen & rows.kept)):
                     table.append(error_rows("attention", split, name, rows.log_errors(fitted[name], mask), kernel=rows.key))

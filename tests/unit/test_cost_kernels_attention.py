@@ -86,15 +86,23 @@ def test_backward_tiles_the_keys():
     assert terms.seconds["compute"] == pytest.approx(10 * 64 * 1024 * 256 * 64 / 1e15)
 
 
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "tasks", "rereads"), [(8, 8, 8, True), (32, 8, 8, False), (32, 1, 2, False), (96, 2, 96, True)]
-)
-def test_decoding_runs_up_to_32_heads_that_share_keys_together(heads, kv_heads, tasks, rereads):
+@pytest.mark.parametrize(("heads", "kv_heads", "tasks"), [(8, 8, 8), (32, 8, 8), (32, 1, 2), (96, 2, 6), (128, 1, 8)])
+def test_decoding_runs_heads_that_share_keys_together(heads, kv_heads, tasks):
     terms = attention_decode.terms(shapes(batch=1, heads=heads, kv_heads=kv_heads, queries=1, keys=4096), HARDWARE)
     task_s = terms.seconds["compute_tasks"] + terms.seconds["compute_grouped_tasks"]
     assert task_s == pytest.approx(tasks / 100 * 1e-6)
-    read_s = 2 * 2 * heads * 4096 * 64 / 1e12
-    assert terms.seconds["memory_reread"] == pytest.approx(read_s if rereads else 0, abs=1e-12)
+    moved = 2 * 2 * 64 * (kv_heads * 4096 + heads)
+    assert terms.seconds["memory"] == pytest.approx(moved / 1e12)
+
+
+@pytest.mark.parametrize("chip", ["h100-80gb-sxm", "h200-141gb-sxm", "l40s", "b300-288gb-sxm"])
+def test_decoding_reads_keys_once_however_many_query_heads_share_them(chip):
+    """A sequence of 65,536 keys of 8 heads: memory decides, so twelve times the query heads take little longer."""
+    sizes = {"batch": 16, "kv_heads": 8, "queries": 1, "keys": 65536, "head": 128}
+    few, many = (time_s(chip, "attention_decode", heads=heads, **sizes) for heads in (64, 768))
+    assert few <= many < 1.6 * few
+    read_s = 2 * 2 * 16 * 8 * 65536 * 128 / CATALOG.chip(chip).memory_bandwidth_bytes_per_s
+    assert read_s < few < 1.5 * read_s
 
 
 def test_classes_tell_kernels_apart():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
+from gpuwise.cost.kernels.shapes import USUAL_CLOCK_HZ, Hardware, KernelTerms, Shapes
 
 # Rows of a tile and keys of a block, as FlashAttention-2 and -3 have them on most head sizes (arXiv:2307.08691, 2407.08608).
 TILE, BLOCK = 128.0, 64.0
@@ -41,12 +41,13 @@ def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     keys = BLOCK * (np.ceil(met / BLOCK) + shapes.causal)
     most = np.minimum(met * (1 + shapes.causal), n)
     written = np.maximum(shapes.moved_bytes - read, 1.0)
+    slower = USUAL_CLOCK_HZ / hardware.clock_hz
     return KernelTerms(
         {
             "compute": 4 * tiles * TILE * keys * k / hardware.peak_flops_per_s,
             "compute_last": 4 * TILE * BLOCK * np.ceil(most / BLOCK) * k / (hardware.peak_flops_per_s / hardware.units),
-            "compute_tiles": np.ceil(tiles / hardware.units) * MICROSECOND,
-            "compute_heads": np.ceil(batch * np.ceil(queries / TILE) / hardware.units) * MICROSECOND,
+            "compute_tiles": np.ceil(tiles / hardware.units) * slower * MICROSECOND,
+            "compute_heads": np.ceil(batch * np.ceil(queries / TILE) / hardware.units) * slower * MICROSECOND,
             "memory_queries": written / hardware.bandwidth_bytes_per_s,
             "memory_keys": read / hardware.bandwidth_bytes_per_s,
         },
@@ -54,9 +55,10 @@ def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
             "keys": np.maximum(most, 1.0),
             "head": k,
             "waves": np.maximum(tiles / hardware.units, 1e-6),
-            "query_share": np.maximum(written / hardware.units, 1e-3),
-            "key_share": np.maximum(read / hardware.units, 1e-3),
+            "query_bulk": np.maximum(written / hardware.bandwidth_bytes_per_s / MICROSECOND, 1e-6),
+            "key_bulk": np.maximum(read / hardware.bandwidth_bytes_per_s / MICROSECOND, 1e-6),
         },
+        floor=slower,
     )
 
 
