@@ -46,7 +46,7 @@ def engine_rows(reference: Path, table: str, cache: str) -> pd.DataFrame:
 
 def _another_kernel(t: pd.DataFrame) -> pd.Series:
     """Decoding that no figure is fitted to nor scored by. More query heads a key head than the engine packs (attention_decode);
-    and the A100's beyond four of its caches, of which four in ten are faster than its memory: they read the same pages again."""
+    and the A100's beyond four of its caches, of which four in ten are faster than its memory: they read pages again."""
     seen = t["keys"].where(t.window_size == 0, np.minimum(t.window_size, t["keys"]))
     element = np.where(t.kv_cache_dtype == "fp8", 1, 2)
     kv_bytes = 2 * element * t.batch_size * t.num_key_value_heads * seen * t.head_dim
