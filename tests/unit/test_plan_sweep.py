@@ -9,7 +9,7 @@ import pytest
 import gpuwise
 from gpuwise import api
 from gpuwise.cli.main import main
-from gpuwise.errors import InputError, NoPlanError
+from gpuwise.errors import DoesNotFitError, InputError, NoPlanError
 from gpuwise.plan.sweep.packing import cheapest_packing, device_times, even, fastest_packing
 from gpuwise.plan.sweep.sharing import SPEED_SPREAD, busy_share, most_copies, slowdown
 
@@ -151,6 +151,44 @@ def test_a_deadline_takes_more_machines_and_objectives_differ():
     assert slow.usd.value <= hurried.usd.value
     assert fastest.hours.value <= hurried.hours.value
     assert fastest.usd.value <= 200
+
+
+def test_a_run_takes_as_few_devices_of_a_machine_as_hold_it():
+    table = api.sweep("llama3-8b", runs=20, tokens="10M", on="h100-sxm,a100-80gb-sxm", limit=None).plans
+    assert {plan.device: plan.devices_per_run for plan in table} == {"h100-80gb-sxm": 4, "a100-80gb-sxm": 4}
+    for plan in table:
+        assert (plan.devices_each % 4, plan.copies) == (0, 1)
+        rounds = math.ceil(20 / (plan.machines * plan.devices_each // 4))
+        if plan.offer.terms == "on-demand":
+            assert plan.hours.value == pytest.approx(rounds * plan.run_hours, rel=0.01, abs=0.1)  # and the time to set up
+    with pytest.raises(DoesNotFitError):
+        api.plan("llama3-8b", tokens="10M", on="h100-sxm:2", max_devices=2)
+
+
+def test_more_devices_at_once_where_the_user_says():
+    settings = {"runs": 400, "samples": 200_000, "on": "h100-80gb-sxm", "objective": "fastest", "spot": False}
+    usual, wide = api.sweep("resnet50", **settings).best, api.sweep("resnet50", max_devices=1024, **settings).best
+    assert usual.machines * usual.devices_each <= 64 < wide.machines * wide.devices_each <= 1024
+    assert wide.hours.value < usual.hours.value
+
+
+def test_the_fastest_packing_of_many_runs_on_many_machines_is_that_of_brute_force():
+    times = device_times(3000, run_s=10.0, busy=1.0, most=1)
+    bills = {}
+
+    def bill(work_s):
+        return bills.setdefault(work_s, (1.0 + work_s * 0.01, 60.0 + work_s))
+
+    packing = fastest_packing(3000, times=times, devices=8, bill=bill, most_machines=2000, limit_usd=300.0)
+    options = []
+    for machines in range(1, 2001):
+        each = even(3000, machines)
+        usd = sum(bill(float(times[-(-count // 8)]))[0] for count in each)
+        if usd <= 300.0:
+            options.append((max(bill(float(times[-(-count // 8)]))[1] for count in each), usd))
+    assert packing is not None
+    assert (packing.seconds, packing.usd) == pytest.approx(min(options))
+    assert sum(packing.each) == 3000
 
 
 def test_senseless_sweeps_are_refused():

@@ -23,6 +23,6 @@ def show_sweep(job: str, runs: int, *, on: str | None, own: tuple[str, ...], as_
     for name in _OF_ONE_RUN:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise InputError(
-                f"--runs has no use for {flag_of(name)}: each run trains on one device.", [f"leave out {flag_of(name)}"]
+                f"--runs has no use for {flag_of(name)}: the runs are planned alike.", [f"leave out {flag_of(name)}"]
             )
     emit(api.sweep(job, runs=runs, on=on, own=own, **settings), sweep_report, as_json=as_json)

@@ -23,7 +23,8 @@ CHOSEN = "✓"
 
 def sweep_report(result: SweepResult) -> Group:
     best = result.best
-    title = f"{result.job}: {result.runs:,} runs of {format_duration(best.run_hours * 3600)} each on 1 x {best.device}."
+    each = f"{format_duration(best.run_hours * 3600)} each on {best.devices_per_run} x {best.device}"
+    title = f"{result.job}: {result.runs:,} runs of {each}."
     table = columns(_COLUMNS, [_row(plan) for plan in result.plans], right=_RIGHT, wide="offer", narrow=_NARROW)
     out = [f"{reason}: {count:,}" for reason, count in result.rejected.items()]
     return Group(
@@ -37,6 +38,12 @@ def sweep_report(result: SweepResult) -> Group:
     )
 
 
+def _at_once(plan: SweepPlan) -> str:
+    """'8 (2 a device)', '2 (4 devices each)'"""
+    runs = plan.machines * (plan.devices_each // plan.devices_per_run) * plan.copies
+    return f"{runs} ({plan.copies} a device)" if plan.devices_per_run == 1 else f"{runs} ({plan.devices_per_run} devices each)"
+
+
 def _row(plan: SweepPlan) -> list[str]:
     mark = CHOSEN if plan.rank == 1 else str(plan.rank)
     alone = UNKNOWN if plan.one_at_a_time_usd is None else format_usd(plan.one_at_a_time_usd)
@@ -45,7 +52,7 @@ def _row(plan: SweepPlan) -> list[str]:
         f"{plan.machines} x {plan.devices_each} {plan.device}",
         offer_words(plan.offer),
         plan.offer.terms,
-        f"{plan.machines * plan.devices_each * plan.copies} ({plan.copies} a device)",
+        _at_once(plan),
         percent(plan.busy),
         format_duration(plan.hours.value * 3600),
         format_usd(plan.usd.value),

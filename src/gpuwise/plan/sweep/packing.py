@@ -104,11 +104,13 @@ def fastest_packing(
     limit_usd: float,
 ) -> Packing | None:
     """The evenly spread distribution that ends first within a budget; None if there is none. Arguments as above."""
-    best: Packing | None = None
+    best: tuple[float, float, int] | None = None
     for machines in range(1, min(runs, most_machines) + 1):
-        each = even(runs, machines)
-        bills = {count: bill(float(times[-(-count // devices)])) for count in set(each)}
-        packing = Packing(tuple(each), sum(bills[count][0] for count in each), bills[each[0]][1])
-        if packing.usd <= limit_usd and (best is None or (packing.seconds, packing.usd) < (best.seconds, best.usd)):
-            best = packing
-    return best
+        least, more = divmod(runs, machines)
+        most_usd, seconds = bill(float(times[-(-(least + bool(more)) // devices)]))
+        usd = most_usd * (more or machines)
+        if more and least:
+            usd += bill(float(times[-(-least // devices)]))[0] * (machines - more)
+        if usd <= limit_usd and (best is None or (seconds, usd) < best[:2]):
+            best = seconds, usd, machines
+    return None if best is None else Packing(tuple(even(runs, best[2])), best[1], best[0])

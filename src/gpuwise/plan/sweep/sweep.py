@@ -25,7 +25,7 @@ from gpuwise.plan.sweep.sharing import SPEED_SPREAD, busy_share, most_copies, sl
 from gpuwise.plan.sweep.types import SweepPlan
 from gpuwise.step_settings import flags_of
 
-MOST_DEVICES = 64  # rented at once; quotas of new accounts are far below
+MOST_DEVICES = 64  # rented at once unless the user says; quotas of new accounts are far below
 _SAME = 2  # rows of the table with the same chip and count
 _OWNED = "owned"
 _times = cache(device_times)
@@ -40,17 +40,23 @@ class Sweep:
         runs: number of runs.
         samples: of one run.
         market: what a device-hour usually costs.
+        most_devices: that are rented at once.
     """
 
     request: Request
     runs: int
     samples: int
     market: UsualPrices
+    most_devices: int = MOST_DEVICES
 
     def plans(
         self, considered: Sequence[Candidate | tuple[object, Note]], estimates: Mapping[str, Estimate]
     ) -> tuple[list[SweepPlan], Counter[str]]:
-        """The table, best first, and the number of offers that are not in it by reason. estimates: one device, by chip."""
+        """The table, best first, and the number of offers that are not in it by reason.
+
+        Arguments:
+            estimates: of one run, by chip, on as few devices as hold it.
+        """
         reasons: Counter[str] = Counter()
         items: list[tuple[float, Candidate, Estimate]] = []
         for item in considered:
@@ -60,8 +66,8 @@ class Sweep:
                 reasons["price over a year old"] += 1
             elif item.terms.kind == "free" or item.devices < 1:
                 reasons["a free tier, or a share of a chip"] += 1
-            elif (estimate := estimates.get(item.chip.id)) is None:
-                reasons["one run does not fit a device"] += 1
+            elif (estimate := estimates.get(item.chip.id)) is None or _devices_of(estimate) > item.devices:
+                reasons["one run does not fit the machine"] += 1
             else:
                 items.append((self._least_usd(item, estimate), item, estimate))
         fastest = self.request.objective == "fastest"
@@ -83,7 +89,7 @@ class Sweep:
 
     def plan(self, item: Candidate, estimate: Estimate) -> SweepPlan | str:
         """The runs packed on machines of one offer, or why not."""
-        devices, run_s, busy = round(item.devices), self._run_s(estimate), _busy(estimate)
+        places, run_s, busy = _places(item, estimate), self._run_s(estimate), _busy(estimate)
         copies = self._copies(item, estimate)
         packing = self._packing(item, estimate, copies=copies)
         if packing is None:
@@ -92,7 +98,7 @@ class Sweep:
             return "over budget"
         alone = self._packing(item, estimate, copies=1) if copies > 1 else packing
         hour = self._hour_usd(item, estimate)
-        on_device = min(copies, math.ceil(packing.each[0] / devices))
+        on_device = min(copies, math.ceil(packing.each[0] / places))
         spread = _spread(estimate, shared=on_device > 1)
         obstacle = train_obstacle(item.chip, estimate.strategy)
         return SweepPlan(
@@ -100,7 +106,7 @@ class Sweep:
             item.offer,
             item.chip.id,
             len(packing.each),
-            devices,
+            round(item.devices),
             on_device,
             busy,
             run_s / HOUR_S,
@@ -110,14 +116,15 @@ class Sweep:
             else Interval(0.0, 0.0, 0.0),
             None if alone is None else alone.usd,
             None if alone is None else alone.seconds / HOUR_S,
-            on_device / (run_s * slowdown(on_device, busy)) * HOUR_S,
-            hour.value / devices,
+            on_device / (run_s * slowdown(on_device, busy)) * HOUR_S / _devices_of(estimate),
+            hour.value / round(item.devices),
             flags_of(estimate.strategy),
             obstacle,
+            _devices_of(estimate),
         )
 
     def _packing(self, item: Candidate, estimate: Estimate, *, copies: int) -> Packing | None:
-        devices = round(item.devices)
+        places = _places(item, estimate)
         times = _device_times(self.runs, self._run_s(estimate), _busy(estimate), copies)
         terms = replace(item.terms, usd_per_hour=self._hour_usd(item, estimate).value)
 
@@ -126,21 +133,21 @@ class Sweep:
             of_one = bill(work_s, terms)
             return of_one.usd, of_one.calendar_s
 
-        most = 1 if item.terms.kind == _OWNED else max(1, MOST_DEVICES // devices)
+        most = 1 if item.terms.kind == _OWNED else max(1, self.most_devices // round(item.devices))
         limit_s = self.request.deadline_s or YEAR_S
         if self.request.objective == "fastest":
             limit_usd = math.inf if self.request.budget_usd is None else self.request.budget_usd
             packing = fastest_packing(
-                self.runs, times=times, devices=devices, bill=billed, most_machines=most, limit_usd=limit_usd
+                self.runs, times=times, devices=places, bill=billed, most_machines=most, limit_usd=limit_usd
             )
             return None if packing is None or packing.seconds > limit_s else packing
-        return cheapest_packing(self.runs, times=times, devices=devices, bill=billed, most_machines=most, limit_s=limit_s)
+        return cheapest_packing(self.runs, times=times, devices=places, bill=billed, most_machines=most, limit_s=limit_s)
 
     def _run_s(self, estimate: Estimate) -> float:
         return estimate.step_time_s.value * -(-self.samples // estimate.strategy.global_batch)
 
     def _copies(self, item: Candidate, estimate: Estimate) -> int:
-        capacity = item.cluster.capacity_bytes
+        capacity = item.cluster.capacity_bytes if _devices_of(estimate) == 1 else None  # runs over several devices share none
         if item.chip.kind == "cpu" or not item.chip.kind.startswith("gpu"):
             capacity = None
         return most_copies(
@@ -154,7 +161,7 @@ class Sweep:
     def _hour_usd(self, item: Candidate, estimate: Estimate) -> Interval:
         if item.rate is not None:
             return price_in_this_job(item.rate, estimate).usd_per_hour
-        run_s = min(self.runs * self._run_s(estimate) / item.devices, self.request.deadline_s or YEAR_S)
+        run_s = min(self.runs * self._run_s(estimate) / _places(item, estimate), self.request.deadline_s or YEAR_S)
         listed_usd = item.offer.usd_per_hour
         paid_share = item.terms.usd_per_hour / listed_usd if listed_usd else 1.0  # with the user's discount
         return likely_price(item.offer, self.market, run_s=run_s).usd_per_hour.scaled(paid_share)
@@ -162,13 +169,23 @@ class Sweep:
     def _least_usd(self, item: Candidate, estimate: Estimate) -> float:
         """A lower bound of the money: every device always full, nothing set up."""
         best_s = max(_busy(estimate), 1 / self._copies(item, estimate)) * self._run_s(estimate)
-        return self._hour_usd(item, estimate).value * self.runs * best_s / item.devices / HOUR_S
+        return self._hour_usd(item, estimate).value * self.runs * best_s / _places(item, estimate) / HOUR_S
 
     def _key(self, row: SweepPlan) -> tuple[object, ...]:
         obstacle = bool(row.train_obstacle) and not self.request.xla
         if self.request.objective == "fastest":
             return obstacle, row.hours.value, row.usd.value
         return obstacle, round(row.usd.value, 2), row.hours.value
+
+
+def _devices_of(estimate: Estimate) -> int:
+    """Devices of one run."""
+    return estimate.strategy.mesh.devices
+
+
+def _places(item: Candidate, estimate: Estimate) -> int:
+    """Runs of a machine, one on each device or group of devices."""
+    return round(item.devices) // _devices_of(estimate)
 
 
 def _device_times(runs: int, run_s: float, busy: float, most: int) -> Seconds:

@@ -21,7 +21,7 @@ class SweepPlan:
         devices_each: devices of one.
         copies: runs at once on a device.
         busy: share of its step that one run alone keeps a device busy.
-        run_hours: of one run alone on a device.
+        run_hours: of one run alone on a device, or on its devices.
         hours: until all have ended, with its 90 % interval.
         usd: of all machines, set-up included, with its 90 % interval.
         one_at_a_time_usd, one_at_a_time_hours: the same machines with one run on a device at a time; None where they cannot.
@@ -29,6 +29,7 @@ class SweepPlan:
         usd_per_device_hour: likely price.
         strategy: of one run, in the flags of the command line.
         train_obstacle: why `gpuwise train` cannot run it; "" where it can.
+        devices_per_run: of one run, more than 1 (default) where one device does not hold it.
     """
 
     rank: int
@@ -47,6 +48,7 @@ class SweepPlan:
     usd_per_device_hour: float
     strategy: str
     train_obstacle: str
+    devices_per_run: int = 1
 
     def to_dict(self) -> dict[str, object]:
         """The JSON contract of `gpuwise plan --runs --json`, one entry of `plans`."""
