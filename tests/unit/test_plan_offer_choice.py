@@ -10,7 +10,7 @@ from test_plan_synthetic import offer, synthetic_source
 
 from gpuwise.api.offer_choice import offer_choice
 from gpuwise.cli.main import main
-from gpuwise.errors import FileFormatError, InputError, UnknownNameError
+from gpuwise.errors import FileFormatError, InputError, NoPlanError, UnknownNameError
 from gpuwise.hardware import Catalog
 from gpuwise.plan import Request
 from gpuwise.plan.pricing.traces import StepTraces
@@ -72,6 +72,17 @@ def test_an_offer_of_the_user_without_a_region_is_in_every_region():
     choice = offer_choice({"region": "us-east-1"}, CATALOG)
     assert choice.why_not(offer("l4"), CATALOG.chips["l4"]) is not None
     assert choice.why_not(replace(offer("l4"), region="any"), CATALOG.chips["l4"]) is None
+
+
+def test_a_filter_that_no_offer_satisfies_is_refused():
+    with pytest.raises(InputError, match="no offer satisfies --where 'price<0'"):
+        offer_choice({"where": "price<0"}, CATALOG)
+
+
+def test_where_nothing_is_left_the_flags_that_leave_it_out_are_named():
+    with pytest.raises(NoPlanError, match="Offers are out for") as error:
+        planned(region="us-east-1")
+    assert error.value.ways_out[0] == "leave out or change --region"
 
 
 def test_an_unknown_region_names_the_nearest():

@@ -19,12 +19,19 @@ def offer_choice(requested: PlanSettings, catalog: Catalog) -> OfferChoice:
     where, region, path = requested.get("where"), requested.get("region"), requested.get("discounts")
     providers = {row.provider for row in catalog.offer_rows}
     return OfferChoice(
-        where=None if where is None else _filter(where, catalog),
+        where=None if where is None else _where(where, catalog),
         region=None if region is None else _region(region, catalog),
         region_name=region or "",
         train_only=requested.get("xla") is False,
         discounts={} if path is None else read_discounts(path, providers),
     )
+
+
+def _where(text: str, catalog: Catalog) -> Filter:
+    chosen = _filter(text, catalog)
+    if not any(chosen.matches(catalog.chips.get(offer.chip_id), offer) for offer in catalog.offers):
+        raise InputError(f"no offer satisfies --where {text!r}.", ["list all: gpuwise offers"])
+    return chosen
 
 
 def _filter(text: str, catalog: Catalog) -> Filter:

@@ -83,7 +83,7 @@ def no_speed_known() -> str:
     return "no speed known for the chip"
 
 
-@kind_of_note()
+@kind_of_note(flag="--global-batch")
 def batch_does_not_divide() -> str:
     """The global batch is no multiple of the devices."""
     return "global batch does not divide over the devices"

@@ -123,9 +123,12 @@ def no_plan(job: str, request: Request, rejected: Rejections, fitting: tuple[Can
             changed=fitting is not None,
         )
     where = f" on {', '.join(request.on)}" if request.on else ""
+    others = others.replace(" Others are", " Offers are", 1)
+    flags = list(dict.fromkeys(rejection.reason.flag for rejection in reasons.values() if rejection.reason.flag))
+    ways = [f"leave out or change {' or '.join(flags[:3])}"] if flags else []
     return NoPlanError(
         f"no offer can train {job}{where}.{others or ' None is in the catalog.'}",
-        ["name another device with --on, or one you have with --own", "list what is offered: gpuwise offers"],
+        [*ways, "name another device with --on, or one you have with --own", "list what is offered: gpuwise offers"],
     )
 
 

@@ -89,7 +89,7 @@ class Sweep:
 
     def plan(self, item: Candidate, estimate: Estimate) -> SweepPlan | str:
         """The runs packed on machines of one offer, or why not."""
-        places, run_s, busy = _places(item, estimate), self._run_s(estimate), _busy(estimate)
+        device_groups, run_s, busy = _device_groups(item, estimate), self._run_s(estimate), _busy(estimate)
         copies = self._copies(item, estimate)
         packing = self._packing(item, estimate, copies=copies)
         if packing is None:
@@ -98,7 +98,7 @@ class Sweep:
             return "over budget"
         alone = self._packing(item, estimate, copies=1) if copies > 1 else packing
         hour = self._hour_usd(item, estimate)
-        on_device = min(copies, math.ceil(packing.each[0] / places))
+        on_device = min(copies, math.ceil(packing.each[0] / device_groups))
         spread = _spread(estimate, shared=on_device > 1)
         obstacle = train_obstacle(item.chip, estimate.strategy)
         return SweepPlan(
@@ -124,7 +124,7 @@ class Sweep:
         )
 
     def _packing(self, item: Candidate, estimate: Estimate, *, copies: int) -> Packing | None:
-        places = _places(item, estimate)
+        device_groups = _device_groups(item, estimate)
         times = _device_times(self.runs, self._run_s(estimate), _busy(estimate), copies)
         terms = replace(item.terms, usd_per_hour=self._hour_usd(item, estimate).value)
 
@@ -138,10 +138,10 @@ class Sweep:
         if self.request.objective == "fastest":
             limit_usd = math.inf if self.request.budget_usd is None else self.request.budget_usd
             packing = fastest_packing(
-                self.runs, times=times, devices=places, bill=billed, most_machines=most, limit_usd=limit_usd
+                self.runs, times=times, devices=device_groups, bill=billed, most_machines=most, limit_usd=limit_usd
             )
             return None if packing is None or packing.seconds > limit_s else packing
-        return cheapest_packing(self.runs, times=times, devices=places, bill=billed, most_machines=most, limit_s=limit_s)
+        return cheapest_packing(self.runs, times=times, devices=device_groups, bill=billed, most_machines=most, limit_s=limit_s)
 
     def _run_s(self, estimate: Estimate) -> float:
         return estimate.step_time_s.value * -(-self.samples // estimate.strategy.global_batch)
@@ -161,7 +161,7 @@ class Sweep:
     def _hour_usd(self, item: Candidate, estimate: Estimate) -> Interval:
         if item.rate is not None:
             return price_in_this_job(item.rate, estimate).usd_per_hour
-        run_s = min(self.runs * self._run_s(estimate) / _places(item, estimate), self.request.deadline_s or YEAR_S)
+        run_s = min(self.runs * self._run_s(estimate) / _device_groups(item, estimate), self.request.deadline_s or YEAR_S)
         listed_usd = item.offer.usd_per_hour
         paid_share = item.terms.usd_per_hour / listed_usd if listed_usd else 1.0  # with the user's discount
         return likely_price(item.offer, self.market, run_s=run_s).usd_per_hour.scaled(paid_share)
@@ -169,7 +169,7 @@ class Sweep:
     def _least_usd(self, item: Candidate, estimate: Estimate) -> float:
         """A lower bound of the money: every device always full, nothing set up."""
         best_s = max(_busy(estimate), 1 / self._copies(item, estimate)) * self._run_s(estimate)
-        return self._hour_usd(item, estimate).value * self.runs * best_s / _places(item, estimate) / HOUR_S
+        return self._hour_usd(item, estimate).value * self.runs * best_s / _device_groups(item, estimate) / HOUR_S
 
     def _key(self, row: SweepPlan) -> tuple[object, ...]:
         obstacle = bool(row.train_obstacle) and not self.request.xla
@@ -183,7 +183,7 @@ def _devices_of(estimate: Estimate) -> int:
     return estimate.strategy.mesh.devices
 
 
-def _places(item: Candidate, estimate: Estimate) -> int:
+def _device_groups(item: Candidate, estimate: Estimate) -> int:
     """Runs of a machine, one on each device or group of devices."""
     return round(item.devices) // _devices_of(estimate)
 
