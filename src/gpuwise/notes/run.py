@@ -131,18 +131,18 @@ def started_on_each_machine(*, machines: int, ranks: int) -> str:
 def rented_together(*, machines: int, devices: float, instance: str, provider: str, spot: bool, quota_raise: str) -> str:
     """Several machines are rented at the price of one each. quota_raise: how a larger quota is asked for; "" where unknown."""
     kind = "spot machines, all free" if spot else "machines, all"
-    asked = f" ({quota_raise})" if quota_raise else ""
+    raising = f" ({quota_raise})" if quota_raise else ""
     return (
         f"assumed that {provider} rents {machines} × {instance} ({devices:,.0f} devices) as {kind} at once, near each other "
-        f"and each at the price of one; ask for the quota first{asked}"
+        f"and each at the price of one; ask for the quota first{raising}"
     )
 
 
 @kind_of_note()
 def more_than_the_quota(*, provider: str, quota: str, quota_raise: str) -> str:
     """The machine is beyond what the provider lets a new account rent. quota_raise: how more is asked for; "" where unknown."""
-    asked = f"; a raise: {quota_raise}" if quota_raise else ""
-    return f"beyond the default quota of {provider}: {quota}{asked}"
+    raising = f"; a raise: {quota_raise}" if quota_raise else ""
+    return f"beyond the default quota of {provider}: {quota}{raising}"
 
 
 @kind_of_note(flag="--global-batch")

@@ -18,8 +18,8 @@ def why_first(plans: Sequence[SweepPlan]) -> tuple[str, ...]:
 def _sharing(plan: SweepPlan) -> str:
     if plan.devices_per_run > 1:
         device_groups = plan.machines * (plan.devices_each // plan.devices_per_run)
-        held = f"one {plan.device} does not hold a run, {plan.devices_per_run} do"
-        return f"{held}: {counted(device_groups, 'run')} at once on these machines"
+        sentence = f"one {plan.device} does not hold a run, {plan.devices_per_run} do"
+        return f"{sentence}: {counted(device_groups, 'run')} at once on these machines"
     busy = f"one run alone keeps a {plan.device} busy {100 * plan.busy:.0f} % of its step"
     if plan.copies == 1:
         return f"{busy}, so runs take turns: one at a time on each device"
