@@ -3,8 +3,8 @@
     python -m benchmarks.accuracy_report --reference FOLDER --cache FOLDER [--again]
 
 FOLDER holds published/ and kernels/ (its README names origin and licence). What `python -m benchmarks.fit --unseen` left in
---cache is taken; pieces of it that are missing, or all with --again, are fitted first, which records hundreds of models
-the first time (hours) and takes minutes after that. Needs the `bench` extra. Only aggregates are written.
+--cache is taken; pieces of it that are missing, or all with --again, are fitted first, which takes minutes. Vision models count
+as far as `python -m benchmarks.record_vision` has recorded them (hours). Needs the `bench` extra. Only aggregates are written.
 """
 
 from __future__ import annotations

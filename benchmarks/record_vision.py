@@ -30,7 +30,7 @@ def recordings(reference: Path, *, compiled: bool) -> Iterator[Case]:
         precision = "amp-fp16" if case.strategy.precision == "amp-bf16" else case.strategy.precision
         for batch in COMPILED_BATCHES if compiled else (2,):
             usual = replace(case, strategy=case.strategy.but(precision=precision, micro_batch=batch))
-            key = usual.job, usual.size, usual.strategy
+            key = usual.job, usual.size, usual.strategy, usual.fast_norm
             if key not in seen:
                 seen.add(key)
                 yield usual

@@ -61,6 +61,16 @@ GROUPED = Design(
     (1.0, 8.0),
     FLOOR_S,
 )
+# Backward in channels-last: on the vector units unless the groups fill the tiles of tensor cores.
+GROUPED_LAST_BACKWARD = Design(
+    {
+        "compute": TermDesign((0.8, 30.0)),
+        "direct": TermDesign((0.2, 60.0), (CurveDesign("n", _powers(2, 8), (-1.5, 0.6)),)),
+        "memory": TermDesign((0.8, 20.0)),
+    },
+    (1.0, 8.0),
+    FLOOR_S,
+)
 _TAPS = (4.0, 9.0, 25.0, 49.0, 121.0, 961.0)
 DEPTHWISE = Design(
     {
@@ -144,7 +154,7 @@ def designs(keys: object, numerics: tuple[str, ...] = ("fp16", "bf16")) -> dict[
             for back in ("", "_backward"):
                 other = bool(layout or back)
                 results[f"conv{layout}{back}.{figure}"] = CONV
-                results[f"conv_grouped{layout}{back}.{figure}"] = GROUPED
+                results[f"conv_grouped{layout}{back}.{figure}"] = GROUPED_LAST_BACKWARD if layout and back else GROUPED
                 results[f"conv_depthwise{layout}{back}.{figure}"] = DEPTHWISE_OTHER if other else DEPTHWISE
         results |= {f"{kind}.{figure}": PRODUCT for kind in ("gemm", "gemm_batched", "gemm_unaligned")}
         for kind in ("attention", "attention_efficient"):

@@ -61,7 +61,8 @@ SAME_MODEL = {"bert-large-qa": "bert_large", "bert_large-classify": "bert_large"
 class Case:
     """One published row. job: what `job_of` understands; seq_len or image_size goes to the trace.
 
-    half: the whole model ran in fp16 (apex's O2; recorded in bf16). update: whether the timed step updated parameters; where
+    half: the whole model ran in fp16 (apex's O2; recorded in bf16). fast_norm: timm's norms computed in half precision under
+    autocast. update: whether the timed step updated parameters; where
     not, it is a forward and a backward pass that adds to gradients. torch: its version, where the source has it. network: id
     of the link between machines, and serves: what it belongs to, a "device" or a "machine". peak_bytes: of one device, as its
     allocator counted them; None where not published. kernels: factors on the time of classes of kernels, by key of calibration
@@ -77,6 +78,7 @@ class Case:
     machines: int
     seconds: float
     half: bool = False
+    fast_norm: bool = False
     update: bool = True
     torch: str = ""
     network: str = ""

@@ -7,10 +7,13 @@ eager attention; BERT classifies in inference and is pretrained in training), La
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from benchmarks.support.published_models import (
     TRANSFORMER_XL,
@@ -45,10 +48,11 @@ MPT = {
 GPT = {"hf-gpt2_large": (1280, 36, 20), "hf-gpt3_27": (2560, 32, 32)}  # the same of NeuSight's
 
 
-def job_of(name: str, sizes: dict[str, int], *, half: bool = False) -> Job:
+def job_of(name: str, sizes: dict[str, int], *, half: bool = False, fast_norm: bool = False) -> Job:
     """A gpuwise Job: a preset, a timm model, or one of the published models that are neither.
 
-    half: the whole model in half precision with fp32 copies of its parameters, as apex's O2 ran it.
+    half: the whole model in half precision with fp32 copies of its parameters, as apex's O2 ran it. fast_norm: of timm, norms
+    that stay in half precision under autocast.
     """
     seq_len = sizes.get("seq_len", 0)
     family = name.split("-")[0]
@@ -67,7 +71,19 @@ def job_of(name: str, sizes: dict[str, int], *, half: bool = False) -> Job:
         )
     if family == "hf" or name == "bert-large-qa":
         return _transformers(name, seq_len, half=half)
-    return resolve(name, image_size=sizes.get("image_size"), seq_len=sizes.get("seq_len"))
+    job = resolve(name, image_size=sizes.get("image_size"), seq_len=sizes.get("seq_len"))
+    return replace(job, model=partial(_with_fast_norm, job.model)) if fast_norm else job
+
+
+def _with_fast_norm(make: Callable[[], nn.Module]) -> nn.Module:
+    """The model as `benchmark.py --fast-norm` of timm makes it."""
+    from timm.layers import set_fast_norm
+
+    set_fast_norm(True)
+    try:
+        return make()
+    finally:
+        set_fast_norm(False)
 
 
 def _transformers(name: str, seq_len: int, *, half: bool) -> Job:

@@ -24,7 +24,7 @@ def family_of(case: Case, cache: Path) -> TraceFamily:
         from benchmarks.support.published_jobs import job_of
         from gpuwise.tracing.family import trace_family
 
-        job = job_of(case.job, dict(case.size), half=case.half)
+        job = job_of(case.job, dict(case.size), half=case.half, fast_norm=case.fast_norm)
         family = trace_family(job, strategy.but(micro_batch=micro_batch, accumulation=1, mesh=Mesh()))
         cache.mkdir(parents=True, exist_ok=True)
         save(family, path)
@@ -48,7 +48,12 @@ def _recording(case: Case, cache: Path) -> tuple[Strategy, int, Path]:
     strategy = recorded_as(case.strategy)
     micro_batch = strategy.micro_batch if strategy.compile else 2
     size = "-".join(f"{name}{value}" for name, value in case.size)
-    kind = "-half" * case.half + f"-compiled{micro_batch}" * strategy.compile + "-channels_last" * strategy.channels_last
+    kind = (
+        "-half" * case.half
+        + "-fast_norm" * case.fast_norm
+        + f"-compiled{micro_batch}" * strategy.compile
+        + "-channels_last" * strategy.channels_last
+    )
     name = f"{case.job}-{size}-{strategy.precision}-{strategy.recompute}-{strategy.mode}{kind}.npz"
     return strategy, micro_batch, cache / name.replace("/", "_").replace(":", "_")
 

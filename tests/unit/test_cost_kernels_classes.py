@@ -85,3 +85,24 @@ def test_cudnn_computes_depthwise_convolutions_of_small_filters_and_many_channel
     seconds = conv.terms(shapes, HARDWARE).seconds
     assert (seconds["library"][0] > 0) == library
     assert (seconds["direct"][0] > 0) != library
+
+
+@pytest.mark.parametrize(
+    ("groups", "width", "on_vector_units"),
+    [(32, 4, False), (64, 32, False), (20, 16, True), (32, 24, True), (2, 128, True), (1, 64, False)],
+)
+def test_groups_that_fill_no_tile_of_tensor_cores_may_run_on_vector_units(groups, width, on_vector_units):
+    m, k, one = 8 * 32 * 32, 9 * width, np.ones(1)
+    shapes = Shapes(
+        flops=2.0 * groups * m * width * k * one,
+        bytes_read=2.0 * groups * (m * width + width * k) * one,
+        bytes_written=2.0 * groups * m * width * one,
+        kernels=one,
+        batch=groups * one,
+        m=m * one,
+        n=width * one,
+        k=k * one,
+        causal=0 * one,
+        element_bytes=2 * one,
+    )
+    assert (conv.terms(shapes, HARDWARE).seconds["direct"][0] > 0) == on_vector_units

@@ -22,7 +22,7 @@ VECTOR_FLOPS_PER_S = 256e9
 def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """compute: operations at the peak in whole tiles and waves (depthwise without tiles). memory: operands and result once at
     full bandwidth. winograd: the quickest of a direct 3×3 convolution and Winograd's, transforms and all; else as compute.
-    library: bytes of depthwise ones that cuDNN computes; direct: multiplications of the others, on the vector units.
+    library: bytes of depthwise ones that cuDNN computes; direct: multiplications in groups on the vector units.
 
     Features: depth k; columns n; rows m; waves, the work of a unit in the largest tiles, idle places counted; winograd_waves,
     the term of that name in the same measure (with its term alone it rises, so that neither grows while the other rests);
@@ -42,7 +42,7 @@ def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
             "compute": compute_s,
             "memory": memory_s,
             "library": np.where(in_library, memory_s, 0.0),
-            "direct": np.where(depthwise & ~in_library, shapes.flops / (VECTOR_FLOPS_PER_S * hardware.units), 0.0),
+            "direct": np.where(_direct(shapes), shapes.flops / (VECTOR_FLOPS_PER_S * hardware.units), 0.0),
             "winograd": winograd_s,
         },
         {
@@ -84,6 +84,15 @@ def _in_library(shapes: Shapes) -> np.ndarray:
     channels or more, at stride 2 of 256 (use_cudnn_depthwise in aten/src/ATen/native/Convolution.cpp; widths left out)."""
     strided = shapes.k > 2 * reuse(shapes)
     return (shapes.element_bytes == 2) & np.isin(shapes.k, (1, 9, 25)) & (shapes.batch >= np.where(strided, 256, 32))
+
+
+def _direct(shapes: Shapes) -> np.ndarray:
+    """Convolutions in groups whose multiplications may run on the vector units: depthwise ones of PyTorch's own kernels, and
+    wider ones unless their groups fill the tiles of tensor cores: by published trainings in channels-last those of ResNeXt
+    (4, 8, 16 or 32 channels each in a multiple of 32 groups) do, those of RegNet and NFNet do not."""
+    groups, _, n, _ = _sizes(shapes)
+    fills = (groups % 32 == 0) & np.isin(n, (4, 8, 16, 32))
+    return (groups > 1) & np.where(n <= 1, ~_in_library(shapes), ~fills)
 
 
 def _is_3x3(shapes: Shapes, read_again: np.ndarray) -> np.ndarray:
