@@ -16,9 +16,9 @@ from gpuwise.cost.host import host_s
 from gpuwise.cost.kernels.classes import classes, terms_of
 from gpuwise.cost.kernels.limits import GEFORCE_BOOST
 from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
-from gpuwise.cost.kernels.times import GENERIC, hardware_of
+from gpuwise.cost.kernels.times import GENERIC, hardware_of, least_s
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.rates import family, units_for
+from gpuwise.cost.rates import Units, family, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.measure.fitting.design import Design
 from gpuwise.measure.fitting.entry_model import ParameterBlock
@@ -42,19 +42,23 @@ class Step:
 
 @dataclass(frozen=True)
 class Part:
-    """Operations of one class of all steps. step, count: as ParameterBlock.measurement and ParameterBlock.count."""
+    """Operations of one class of all steps. step, count: as ParameterBlock.measurement and ParameterBlock.count. least: seconds
+    that none falls below (gpuwise.cost.kernels.times.least_s); fits do without, forecasts of steps do not."""
 
     terms: KernelTerms
     kernels: np.ndarray
     step: np.ndarray
     count: np.ndarray
+    least: np.ndarray
 
     def of(self, index: np.ndarray) -> Part:
         """Those of the chosen steps. index: new number of each step, -1 to leave it out. Shape (steps,)."""
         rows = index[self.step] >= 0
         seconds = {name: values[rows] for name, values in self.terms.seconds.items()}
         features = {name: values[rows] for name, values in self.terms.features.items()}
-        return Part(KernelTerms(seconds, features), self.kernels[rows], index[self.step[rows]], self.count[rows])
+        return Part(
+            KernelTerms(seconds, features), self.kernels[rows], index[self.step[rows]], self.count[rows], self.least[rows]
+        )
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,8 @@ class Table:
         """Seconds that one class takes in each step, by an entry. Shape (steps,)."""
         part = self.parts[key]
         parts = entry.parts_s(part.terms.seconds, part.terms.features)
-        joined = entry.join_s(parts) if parts else 0.0
-        seconds = part.count * (part.kernels * entry.floor_s + scale * joined)
+        busy = np.maximum(scale * entry.join_s(parts), part.least) if parts else 0.0
+        seconds = part.count * (part.kernels * entry.floor_s + busy)
         return np.bincount(part.step, weights=seconds, minlength=len(self))
 
     def step_s(self, entries: Mapping[str, CalibrationEntry]) -> np.ndarray:
@@ -114,18 +118,19 @@ def table_of(steps: Iterable[Step]) -> Table:
             chosen = chosen[counts[chosen] > 0]
             if not len(chosen):
                 continue
-            key, hardware = _hardware(step, kernel_class, dtype)
+            key, units, hardware = _hardware(step, kernel_class, dtype)
             result = Shapes.of(trace.operations, chosen, images=trace.header.sizes.get("micro_batch", 1))
             result, count = _distinct(result, counts[chosen])
             shapes.setdefault(key, []).append(result)
             chip = [np.full(len(count), getattr(hardware, field.name)) for field in fields(Hardware)]
-            rows.setdefault(key, []).append((np.full(len(count), index), count, *chip))
+            least = np.maximum(*least_s(kernel_class, result, step.chip, units=units, hardware=hardware))
+            rows.setdefault(key, []).append((np.full(len(count), index), count, least, *chip))
     parts = {}
     for key, result in shapes.items():
         joined = _joined(result)
-        number, count, *chip = (np.concatenate(column) for column in zip(*rows[key], strict=True))
+        number, count, least, *chip = (np.concatenate(column) for column in zip(*rows[key], strict=True))
         terms = terms_of(key.split(".")[0], joined, Hardware(*chip), *families)
-        parts[key] = Part(terms, joined.kernels * terms.floor, number, count)
+        parts[key] = Part(terms, joined.kernels * terms.floor, number, count, least)
     return Table(
         np.array([step.seconds for step in steps]),
         np.array([host_s(step.trace, step.chip, figures) for step in steps]),
@@ -186,14 +191,14 @@ def _counts(trace: Trace) -> np.ndarray:
     return np.bincount(sequence.operation, weights=weights, minlength=len(trace.operations))
 
 
-def _hardware(step: Step, kernel_class: str, dtype: str) -> tuple[str, Hardware]:
-    """Key of a class on the step's chip, and the chip's figures for it."""
+def _hardware(step: Step, kernel_class: str, dtype: str) -> tuple[str, Units | None, Hardware]:
+    """Key of a class on the step's chip, the units that compute it and the chip's figures for it."""
     figures = parameters()
     if not dtype:
-        return kernel_class, hardware_of(step.chip, figures)
+        return kernel_class, None, hardware_of(step.chip, figures)
     kind, precision = kernel_class.split("_")[0], step.trace.header.strategy.precision
     units = units_for(step.chip, dtype=dtype, kind=kind, precision=precision, parameters=figures)
-    return f"{kernel_class}.{units.figure}", hardware_of(step.chip, figures, units=units)
+    return f"{kernel_class}.{units.figure}", units, hardware_of(step.chip, figures, units=units)
 
 
 def _distinct(shapes: Shapes, counts: np.ndarray) -> tuple[Shapes, np.ndarray]:

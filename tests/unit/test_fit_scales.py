@@ -21,7 +21,7 @@ def steps(chips, shares, *, truth, seed=0, noise=0.0, host_s=0.0):
     parts = {"gemm.bf16": share, "elementwise": 1 - share}
     seconds = sum(parts[key] * np.array([truth[c][key] for c in chip]) for key in parts)
     seconds = np.maximum(seconds, host_s) * np.exp(noise * random.standard_normal(len(chip)))
-    none = Part(KernelTerms({}, {}), *[np.zeros(0)] * 3)
+    none = Part(KernelTerms({}, {}), *[np.zeros(0)] * 4)
     names = np.array(chip, dtype=object)
     return Table(seconds, np.full(len(chip), host_s), names, names, names, dict.fromkeys(parts, none)), parts
 

@@ -41,7 +41,8 @@ def made(steps: int = 120, seed: int = 0) -> Table:
         seconds = {name: 10 ** draw.uniform(-5, -2.5, operations) for name in names}
         features = {"k": 2 ** draw.uniform(0, 6, operations)}
         step = np.concatenate([np.arange(steps), draw.integers(0, steps, operations - steps)])
-        return Part(KernelTerms(seconds, features), np.ones(operations), step, draw.integers(1, 5, operations).astype(float))
+        count = draw.integers(1, 5, operations).astype(float)
+        return Part(KernelTerms(seconds, features), np.ones(operations), step, count, np.zeros(operations))
 
     parts = {"conv.fp16": part(("compute", "memory"), 600), "elementwise": part(("memory",), 400)}
     names = np.array([f"model{i}" for i in range(steps)], dtype=object)

@@ -142,11 +142,9 @@ def class_times(
     fixed = shapes.kernels * applied.entry.floor_s * terms.floor
     arithmetic = [part for term, part in parts.items() if term.startswith(ARITHMETIC)]
     traffic = [part for term, part in parts.items() if not term.startswith(ARITHMETIC)]
-    none = np.zeros(len(shapes.kernels))
-    least_compute = shapes.flops / most_flops_per_s(chip, units, kernel_class) if units else none
-    least_memory = _least_memory_s(shapes, hardware, chip) if family(chip) != "systolic" else none  # fused: few bytes move
+    least_compute, least_memory = least_s(kernel_class, shapes, chip, units=units, hardware=hardware)
     least = np.maximum(least_compute, least_memory)
-    busy = np.maximum(applied.scale * applied.entry.join_s(parts), least) if parts else none
+    busy = np.maximum(applied.scale * applied.entry.join_s(parts), least) if parts else np.zeros(len(shapes.kernels))
     return ClassTimes(
         name,
         device_s=fixed + busy,
@@ -157,6 +155,16 @@ def class_times(
         units=units,
         figures=applied,
     )
+
+
+def least_s(
+    kernel_class: str, shapes: Shapes, chip: Chip, *, units: Units | None, hardware: Hardware
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds below which no kernel of a class falls, its floor aside: by its arithmetic, and by its bytes."""
+    none = np.zeros(len(shapes.kernels))
+    compute = shapes.flops / most_flops_per_s(chip, units, kernel_class) if units else none
+    memory = _least_memory_s(shapes, hardware, chip) if family(chip) != "systolic" else none  # fused: few bytes move
+    return compute, memory
 
 
 def _least_memory_s(shapes: Shapes, hardware: Hardware, chip: Chip) -> np.ndarray:
