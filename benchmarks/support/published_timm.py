@@ -37,13 +37,12 @@ MERGED_MODELS = (
     "shvit",
     "tiny_vit",
 )
-# Runs of inference under autocast had timm's fast norms (`benchmark.py --fast-norm`), which stay in half precision. The runs of
-# torch 2.9.1 had a timm whose VisionTransformer has such norms, those before it one with PyTorch's own, in fp32: on one GPU
-# vit_small_patch16_224 took 0.936 of the time with 2.9.1 (its recordings with and without: 0.938), models of CLIP, whose
-# first norm makes the stream between blocks half precision, 0.83 (0.87), and those that kept PyTorch's norms, as relpos and
-# MLP-Mixer, 0.99 to 1.00.
-OWN_NORMS_SINCE_TORCH = "2.9.1"
-OWN_NORMS_LATER = ("vit_", "deit", "vitamin")
+# Under autocast the runs of torch 2.9.1 had a timm whose VisionTransformer has norms of timm's own, in half precision (`benchmark.py
+# --fast-norm`), those before it PyTorch's, in fp32: on one GPU vit_small_patch16_224 took 0.936 of the time with 2.9.1 (its
+# recordings with and without: 0.938), models of CLIP, whose first norm makes the stream between blocks half precision, 0.83
+# (0.87), and those that kept PyTorch's norms, as relpos and MLP-Mixer, 0.99 to 1.00.
+FAST_NORM_TORCH = "2.9.1"
+FAST_NORM_MODELS = ("vit_", "deit", "vitamin")
 # Names of old releases that timm now gives the network of another (parameters differ two- to fivefold from those published).
 OTHER_NETWORK = ("ig_resnext101_32x16d", "ig_resnext101_32x32d")
 
@@ -64,7 +63,7 @@ def timm_cases(folder: Path, *, compiled: bool = False, channels_last: bool = Fa
             compile=compiled,
             channels_last=channels_last,
         )
-        pytorch_norms = row.model.startswith(OWN_NORMS_LATER) and row.torch != OWN_NORMS_SINCE_TORCH
+        fast_norm = row.torch == FAST_NORM_TORCH and row.model.startswith(FAST_NORM_MODELS)
         yield Case(
             subset,
             f"timm:{row.model}",
@@ -74,6 +73,6 @@ def timm_cases(folder: Path, *, compiled: bool = False, channels_last: bool = Fa
             1,
             1,
             row.step_ms / 1e3,
-            fast_norm=row.task == "infer" and row.precision.startswith("amp") and not pytorch_norms,
+            fast_norm=fast_norm and row.precision.startswith("amp"),
             torch=row.torch,
         )
