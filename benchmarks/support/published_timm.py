@@ -37,10 +37,10 @@ MERGED_MODELS = (
     "shvit",
     "tiny_vit",
 )
-# Under autocast the runs of torch 2.9.1 had a timm whose VisionTransformer has norms of timm's own, in half precision (`benchmark.py
-# --fast-norm`), those before it PyTorch's, in fp32: on one GPU vit_small_patch16_224 took 0.936 of the time with 2.9.1 (its
-# recordings with and without: 0.938), models of CLIP, whose first norm makes the stream between blocks half precision, 0.83
-# (0.87), and those that kept PyTorch's norms, as relpos and MLP-Mixer, 0.99 to 1.00.
+# Under autocast the runs of torch 2.9.1 had a timm whose VisionTransformer has norms of timm's own, in half precision
+# (`benchmark.py --fast-norm`), those before it PyTorch's, in fp32: on one GPU vit_small_patch16_224 took 0.936 of the time with
+# 2.9.1 (its recordings with and without: 0.938), models of CLIP, whose first norm makes the stream between blocks half
+# precision, 0.83 (0.87), and those that kept PyTorch's norms, as relpos and MLP-Mixer, 0.99 to 1.00.
 FAST_NORM_TORCH = "2.9.1"
 FAST_NORM_MODELS = ("vit_", "deit", "vitamin")
 # Names of old releases that timm now gives the network of another (parameters differ two- to fivefold from those published).
