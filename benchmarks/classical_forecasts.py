@@ -1,11 +1,12 @@
 """Forecasts of fits from a tenth of their time, against the full fits: the table of docs/cpu-enough.md.
 
-    python -m benchmarks.classical_forecasts            # fits everything (a quarter of an hour on one core), prints the table
-    python -m benchmarks.classical_forecasts forest svc # some of the jobs of benchmarks.classical_jobs
-    python -m benchmarks.classical_forecasts --write    # replaces the table in the page by the results that are kept
+    python -m benchmarks.classical_forecasts                   # fits everything (ten minutes on one core), prints the table
+    python -m benchmarks.classical_forecasts huber_10 mlp_8    # some of the jobs of benchmarks.classical_jobs
+    python -m benchmarks.classical_forecasts --write           # replaces the table in the page by the results that are kept
 
-Each job is fitted on all of its rows in a process of its own, then forecast with the limit of time a tenth of that. Times are
-processor seconds, so that other programs on the machine disturb them little; forecasts rest on the same.
+Each job is fitted on all of its rows in a process of its own, then forecast from fits that take a tenth of that together. Times
+are processor seconds, which other programs disturb little; forecasts rest on the same. A fixed piece of work
+is timed before and after both: where its seconds differ by more than a quarter, the row is marked as noisy.
 """
 
 from __future__ import annotations
@@ -16,35 +17,50 @@ import math
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, replace
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks import classical_jobs
-from gpuwise.api.classical import memory_of_full_fit
+from gpuwise.api.classical import growth_of_time, memory_of_full_fit
 from gpuwise.cost.forecast import Interval
-from gpuwise.errors import GpuwiseError, JobError
-from gpuwise.measure.fits import FEWEST_SIZES, time_fits
+from gpuwise.errors import GpuwiseError
+from gpuwise.measure.fits import time_fits
 from gpuwise.measure.process_meter import metered
-from gpuwise.plan.cpu.growth import growth_of
 from gpuwise.report.parts import percent
 from gpuwise.units import format_bytes, format_duration
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "cpu-enough.md"
 BEGIN, END = "<!-- benchmarks.classical_forecasts: begin -->\n", "<!-- benchmarks.classical_forecasts: end -->\n"
-SHARE = 0.1  # of the full fit's processor seconds, for all sizes together
-CLOCK = 3.0  # clock seconds for each of these, as other programs may run
+SHARE = 0.1  # of the full fit's processor seconds, for all parts together
+NOISY = 1.25  # times the shortest of the fixed piece of work
 RESULTS = ROOT / "benchmarks" / "results" / "classical_forecasts.json"
 HEADER = (
-    "| job | rows | full fit | forecast | error | inside | largest part | peak memory | forecast | error | inside |\n"
-    "| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | --- |"
+    "| job | rows | full fit | parts | largest part | forecast | error | inside | peak memory | forecast | error | inside |\n"
+    "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | --- |"
 )
 
 
 @dataclass(frozen=True)
 class Result:
-    """One job: the full fit in processor seconds and bytes, what was forecast, and the rows of the largest timed fit."""
+    """One job.
+
+    Attributes:
+        job: its name in benchmarks.classical_jobs.
+        samples: rows.
+        cpu_s: processor seconds of the full fit.
+        time_s: the forecast of these.
+        peak_bytes: of the full fit.
+        memory_bytes: the forecast of these.
+        largest: most rows of a part.
+        few_rounds: whether parts were fitted with few rounds.
+        parts_s: processor seconds of the parts together.
+        noise: longest time of the fixed piece of work, over the shortest.
+    """
 
     job: str
     samples: int
@@ -53,6 +69,9 @@ class Result:
     peak_bytes: int
     memory_bytes: Interval
     largest: int
+    few_rounds: bool
+    parts_s: float
+    noise: float
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Result:
@@ -70,14 +89,16 @@ class Result:
 
     def row(self) -> str:
         time, memory = self.errors
+        kind, _, columns = self.job.rpartition("_")
         cells = [
-            self.job.replace("_", " "),
+            f"{kind.replace('_', ' ')}, {columns} columns" + (" (noisy)" if self.noise > NOISY else ""),
             f"{self.samples:,}",
             format_duration(self.cpu_s),
+            percent(self.parts_s / self.cpu_s),
+            f"{self.largest:,}" + (" with few rounds" if self.few_rounds else ""),
             _span(self.time_s, format_duration),
             f"{100 * time:+.0f} %",
             "yes" if self.inside[0] else "no",
-            f"{self.largest:,}",
             format_bytes(self.peak_bytes),
             _span(self.memory_bytes, format_bytes),
             f"{100 * memory:+.0f} %",
@@ -99,26 +120,16 @@ def main() -> None:
     if options.full:
         print(json.dumps(full_fit(options.full)))
         return
-    every = (*classical_jobs.SEEN, *classical_jobs.UNSEEN)
-    for job in options.jobs or (() if options.write and RESULTS.exists() else every):
+    for job in options.jobs or (() if options.write and RESULTS.exists() else classical_jobs.JOBS):
         try:
             result = compared(job)
         except GpuwiseError as error:
             print(f"{job}: {error}", file=sys.stderr, flush=True)
-            RESULTS.write_text(
-                json.dumps(
-                    {**kept(), job: {"refused": error.what.replace(f"{ROOT}/benchmarks/classical_jobs.py:", "")}}, indent=1
-                )
-                + "\n",
-                encoding="utf-8",
-            )
+            keep(job, {"refused": error.what.replace(f"{ROOT}/benchmarks/classical_jobs.py:", "")})
             continue
         print(result.row(), file=sys.stderr, flush=True)
-        RESULTS.write_text(json.dumps({**kept(), job: asdict(result)}, indent=1) + "\n", encoding="utf-8")
-    known = kept()
-    measured = [job for job in every if job in known and "refused" not in known[job]]
-    part = generated([Result.from_dict(known[job]) for job in measured])
-    part += "".join(f"No forecast: {known[job]['refused']}\n" for job in every if job in known and job not in measured)
+        keep(job, asdict(result))
+    part = generated(kept())
     print(part)
     if options.write:
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
@@ -127,59 +138,63 @@ def main() -> None:
 
 def kept() -> dict[str, dict[str, Any]]:
     """The results of earlier runs by job."""
-    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    return {job: known[job] for job in classical_jobs.JOBS if job in known}
+
+
+def keep(job: str, result: dict[str, Any]) -> None:
+    RESULTS.write_text(json.dumps({**kept(), job: result}, indent=1) + "\n", encoding="utf-8")
 
 
 def full_fit(name: str) -> dict[str, float | int | None]:
     """Fits a job on all of its rows in this process."""
-    job = getattr(classical_jobs, name)
+    job = classical_jobs.JOBS[name]
     few = job.tables(1000)
     job.new_estimator().fit(*few)  # loads what the library loads late
     tables = job.tables(job.samples)
     used = metered(lambda: job.new_estimator().fit(*tables))
-    return {"cpu_s": used.cpu_s, "seconds": used.seconds, "peak_bytes": used.peak_bytes}
+    return {"cpu_s": used.cpu_s, "peak_bytes": used.peak_bytes}
 
 
 def compared(name: str) -> Result:
-    """The full fit of a job, and its forecast from fits within a tenth of that time."""
+    """The full fit of a job, and its forecast from parts within a tenth of that time."""
+    references = [_reference_s()]
     command = [sys.executable, "-m", "benchmarks.classical_forecasts", "--full", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     full = json.loads(done.stdout.splitlines()[-1])
-    return forecast(name, full["cpu_s"], full["peak_bytes"])
-
-
-def forecast(name: str, cpu_s: float, peak: int) -> Result:
-    """A job's forecast from the sizes that took a tenth of the full fit's processor seconds together, beside the full fit."""
-    timed = time_fits(f"{ROOT}/benchmarks/classical_jobs.py:{name}", limit_s=CLOCK * SHARE * cpu_s)
+    references.append(_reference_s())
+    cpu_s = full["cpu_s"]
+    timed = time_fits(f"{ROOT}/benchmarks/classical_jobs.py:{name}", limit_s=SHARE * cpu_s, of_processors=True)
+    references.append(_reference_s())
     assert timed is not None
-    within = [sum(each.cpu_s for each in timed.fits[: row + 1]) <= SHARE * cpu_s for row in range(len(timed.fits))]
-    fits = tuple(fit for fit, inside in zip(timed.fits, within, strict=True) if inside)
-    if len(fits) < FEWEST_SIZES:
-        raise JobError(f"{name}: {len(fits)} sizes within {format_duration(SHARE * cpu_s)} are too few to extrapolate from.")
-    timed = replace(timed, fits=fits)
-    growth = growth_of([fit.samples for fit in timed.fits], [fit.cpu_s for fit in timed.fits])
     memory = memory_of_full_fit(timed)
     assert memory is not None
+    parts = (*timed.fits, *timed.few_rounds)
+    largest = max(parts, key=lambda fit: (fit.samples, fit.whole))
     return Result(
         name,
         timed.samples,
         cpu_s,
-        growth.at(timed.samples),
-        peak,
+        growth_of_time(timed).at(timed.samples),
+        full["peak_bytes"],
         memory,
-        timed.fits[-1].samples,
+        largest.samples,
+        not largest.whole,
+        sum(fit.cpu_s * fit.fits for fit in parts),
+        max(references) / min(references),
     )
 
 
-def generated(results: list[Result]) -> str:
+def generated(known: dict[str, dict[str, Any]]) -> str:
     """The table and its summary in Markdown."""
-    lines = []
-    groups = {"Kinds of estimators seen in development, on other data": classical_jobs.SEEN, "New kinds": classical_jobs.UNSEEN}
-    for title, names in groups.items():
-        rows = [result for result in results if result.job in names]
-        if rows:
-            lines += [f"{title}:\n", HEADER, *(result.row() for result in rows), "", _summary(rows), ""]
-    lines += [f"All {len(results)} together: {_summary(results)}\n"]
+    results = [Result.from_dict(data) for data in known.values() if "refused" not in data]
+    with_rounds = [result for result in results if result.few_rounds]
+    without = [result for result in results if not result.few_rounds]
+    lines = [HEADER, *(result.row() for result in results), ""]
+    lines += [f"All {len(results)}: {_summary(results)}\n"]
+    lines += [f"The {len(with_rounds)} with fits of few rounds: {_summary(with_rounds)}\n"] if with_rounds else []
+    lines += [f"The {len(without)} without: {_summary(without)}\n"] if without else []
+    lines += [f"No forecast: {data['refused']}\n" for data in known.values() if "refused" in data]
     return "\n".join(lines)
 
 
@@ -190,11 +205,26 @@ def _summary(results: list[Result]) -> str:
         # The error as a factor either way: half as long and twice as long are equally wrong.
         factors = [math.exp(abs(math.log1p(result.errors[index]))) - 1 for result in results]
         inside = sum(result.inside[index] for result in results)
+        intervals = [(result.time_s, result.memory_bytes)[index] for result in results]
+        width = statistics.median(math.sqrt(interval.high / interval.low) for interval in intervals)
         words.append(
-            f"median error of {name} {percent(statistics.median(factors))}, largest {percent(max(factors))}, "
-            f"inside the interval {inside} of {len(results)}"
+            f"median error of {name} {percent(statistics.median(factors))}, nine of ten within "
+            f"{percent(float(np.quantile(factors, 0.9)))}, largest {percent(max(factors))}, inside the interval {inside} of "
+            f"{len(results)}, half of the intervals at most {width:.2f} times either way"
         )
     return "; ".join(words) + "."
+
+
+def _reference_s() -> float:
+    """Processor seconds of a fixed piece of work: the median of five."""
+    table = np.random.default_rng(0).random((400, 400))
+    taken = []
+    for _ in range(5):
+        began_s = time.process_time()
+        np.sort(table @ table, axis=0).sum()
+        sum(range(300_000))
+        taken.append(time.process_time() - began_s)
+    return statistics.median(taken)
 
 
 def _inside(interval: Interval, value: float) -> bool:

@@ -16,8 +16,8 @@ from gpuwise.cost.forecast import Interval
 from gpuwise.errors import DoesNotFitError, GpuwiseError, InputError, JobError
 from gpuwise.hardware import load_catalog
 from gpuwise.measure import fits
+from gpuwise.measure.fit_ladder import sizes
 from gpuwise.measure.fits import time_fits
-from gpuwise.measure.fits_worker import sizes
 from gpuwise.plan.cpu.full_fit import FullFit, judge
 from gpuwise.plan.cpu.growth import growth_of
 

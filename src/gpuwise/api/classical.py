@@ -16,11 +16,12 @@ from gpuwise.hardware.detect.memory import detect_memory
 from gpuwise.hardware.disturbances import OTHERS_SHARE, shares
 from gpuwise.hardware.load import load
 from gpuwise.measure.fits import TimedFits, time_fits
+from gpuwise.measure.fits_growth import growth_of_fits
 from gpuwise.notes import Note
 from gpuwise.notes import classical as notes
 from gpuwise.plan.cpu.full_fit import FullFit, judge
-from gpuwise.plan.cpu.growth import MEMORY, growth_of
-from gpuwise.results.fits import FitForecast
+from gpuwise.plan.cpu.growth import MEMORY, TIME, Growth, Scatter
+from gpuwise.results.fits import FitForecast, TimedFit
 from gpuwise.step_settings import flag_of, job_word
 from gpuwise.units import parse_count, parse_duration
 
@@ -28,6 +29,7 @@ TRIAL_LIMIT_S = 60.0
 _TAKEN = ("samples", "deadline", "trial_limit")
 _HERE = ("here", "cpu")
 _MOST_BYTES_SHARE = 0.9  # of the memory that is free now: the system keeps some
+LEAST_CPU_S = 1e-6  # a processor's clock may not tick within a fit
 _BUSY_FITS = 3  # the largest fits, of which the busiest says how many processors a fit uses
 
 
@@ -103,9 +105,10 @@ def _forecast(timed: TimedFits, *, deadline_s: float | None, others_share: float
     catalog = load_catalog()
     here = detect_machine(catalog)
     processors = os.cpu_count() or 1 if here is None else here.host_cores or 1
-    cores = max(fit.cpu_s / fit.seconds for fit in timed.fits[-_BUSY_FITS:])
-    rows = [fit.samples for fit in timed.fits]
-    growth = growth_of(rows, [max(fit.cpu_s, 1e-6) for fit in timed.fits]).scaled(1 / cores)
+    cores = max(
+        fit.cpu_s / fit.seconds for fit in sorted((*timed.fits, *timed.few_rounds), key=lambda fit: fit.cpu_s)[-_BUSY_FITS:]
+    )
+    growth = growth_of_time(timed).scaled(1 / cores)
     largest = timed.fits[-1]
     time_s, memory = growth.at(timed.samples), memory_of_full_fit(timed)
     if timed.measured:
@@ -127,18 +130,26 @@ def _forecast(timed: TimedFits, *, deadline_s: float | None, others_share: float
         "this machine" if here is None else here.name,
         enough,
         _notes(timed, others_share),
+        timed.few_rounds,
     )
+
+
+def growth_of_time(timed: TimedFits) -> Growth:
+    """The growth of processor seconds of whole fits."""
+    return _growth(timed, lambda fit: max(fit.cpu_s, LEAST_CPU_S), TIME)
 
 
 def memory_of_full_fit(timed: TimedFits) -> Interval | None:
     """Peak resident memory of the full fit."""
-    peaks = [(fit.samples, fit.peak_bytes) for fit in timed.fits if fit.peak_bytes]
-    if len(peaks) < len(timed.fits):
+    if not all(fit.peak_bytes for fit in (*timed.fits, *timed.few_rounds)):
         return None
     if timed.measured:
-        return Interval(*[float(peaks[-1][1])] * 3)
-    rows, values = zip(*peaks, strict=True)
-    return growth_of(rows, values, scatter=MEMORY).at(timed.samples)
+        return Interval(*[float(timed.fits[-1].peak_bytes or 0)] * 3)
+    return _growth(timed, lambda fit: float(fit.peak_bytes or 0), MEMORY).at(timed.samples)
+
+
+def _growth(timed: TimedFits, figure: Callable[[TimedFit], float], scatter: Scatter) -> Growth:
+    return growth_of_fits(timed.fits, timed.few_rounds, samples=timed.samples, figure=figure, scatter=scatter)
 
 
 def _notes(timed: TimedFits, others_share: float) -> tuple[Note, ...]:
@@ -146,6 +157,9 @@ def _notes(timed: TimedFits, others_share: float) -> tuple[Note, ...]:
     if not timed.measured:
         largest = timed.fits[-1].samples
         remarks.append(notes.extrapolated_from(samples=largest, share=largest / timed.samples))
+        if timed.few_rounds:
+            last = timed.few_rounds[-1]
+            remarks.append(notes.few_rounds_timed(samples=last.samples, rounds=last.rounds or last.round_limit or 1))
     remarks += [] if timed.ended is None else [timed.ended]
     if others_share > OTHERS_SHARE:
         remarks.append(notes.timed_beside_others(share=others_share))

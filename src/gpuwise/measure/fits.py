@@ -16,6 +16,7 @@ from gpuwise.units import format_duration
 CHILD = "gpuwise.measure.fits_worker"
 # A fit that was to end within the limit may take this much longer before it is ended.
 PATIENCE_S = 5.0
+SHARED_CLOCK = 10  # clock seconds for each of the processor's, at most, where other programs run
 FEWEST_SIZES = 3  # from which a full fit is extrapolated
 
 
@@ -28,6 +29,7 @@ class TimedFits:
         estimator: class of the estimator.
         samples: rows of the full fit.
         fits: the sizes that were fitted, smallest first.
+        few_rounds: sizes that were fitted with few rounds, by rows and then by rounds.
         ended: why larger sizes were not fitted; None where all rows that there are were.
     """
 
@@ -36,6 +38,7 @@ class TimedFits:
     samples: int
     fits: tuple[TimedFit, ...]
     ended: Note | None
+    few_rounds: tuple[TimedFit, ...] = ()
 
     @property
     def measured(self) -> bool:
@@ -49,25 +52,35 @@ def time_fits(
     samples: int | None = None,
     limit_s: float = 60.0,
     available_bytes: int | None = None,
+    of_processors: bool = False,
     begins: Callable[[int], None] = lambda _: None,
 ) -> TimedFits | None:
-    """Fits a classical job on 100 rows or more, then twice as many, and so on, until the next size would pass the limit.
+    """Fits a classical job on ever more rows, as `FitLadder` has it, until the next size would pass the limit.
 
     Arguments:
         job: "path.py:name".
         samples: rows of the full fit; None takes the job's.
         limit_s: seconds for all fits together.
         available_bytes: memory that the child may use; None for no limit.
+        of_processors: whether the limit is one of processor seconds of fits alone, which other programs hardly disturb.
         begins: called with the rows of each size before it is fitted.
 
     None where the name is no ClassicalJob. Raises JobError for the user's mistakes and where fewer than three sizes ended
     within the limit, DoesNotFitError where fewer fit in memory.
     """
-    request = {"job": job, "samples": samples, "limit_s": limit_s, "memory_bytes": available_bytes}
+    request = {
+        "job": job,
+        "samples": samples,
+        "limit_s": limit_s,
+        "memory_bytes": available_bytes,
+        "of_processors": of_processors,
+    }
     about: dict[str, str] | None = None
     fits: list[TimedFit] = []
+    few_rounds: list[TimedFit] = []
     size, ended = 0, None
-    messages = answers(CHILD, request, silence_s=limit_s + PATIENCE_S, purpose="fit")
+    silence_s = (limit_s + PATIENCE_S) * (SHARED_CLOCK if of_processors else 1)
+    messages = answers(CHILD, request, silence_s=silence_s, purpose="fit")
     try:
         with closing(messages):
             for answer in messages:
@@ -83,7 +96,8 @@ def time_fits(
                     size = answer["begins"]
                     begins(size)
                 elif "fit" in answer:
-                    fits.append(TimedFit(**answer["fit"]))
+                    fit = TimedFit(**answer["fit"])
+                    (fits if fit.whole else few_rounds).append(fit)
                 elif "out_of_memory" in answer:
                     ended = notes.fits_ended_by_memory(samples=size, available_bytes=available_bytes)
                 elif answer["ended"] == "limit":
@@ -94,8 +108,9 @@ def time_fits(
         ended = _cause(death, size, limit_s, available_bytes)
     if about is None:
         raise DoesNotFitError(f"{job}: its data does not fit in the available memory.", ["make the data smaller"])
-    timed = TimedFits(about["name"], about["estimator"], int(about["samples"]), tuple(fits), ended)
-    if not timed.measured and len(fits) < FEWEST_SIZES:
+    timed = TimedFits(about["name"], about["estimator"], int(about["samples"]), tuple(fits), ended, tuple(few_rounds))
+    sizes = {fit.samples for fit in (*fits, *few_rounds)}
+    if not timed.measured and (not fits or len(sizes) < FEWEST_SIZES):
         raise _too_few(timed, limit_s)
     return timed
 

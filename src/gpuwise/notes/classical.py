@@ -37,6 +37,12 @@ def extrapolated_from(*, samples: int, share: float) -> str:
     return f"extrapolated from fits on up to {samples:,} rows, {share:.2g} of all" if share < 1 else f"of {samples:,} rows"
 
 
+@kind_of_note(flag="--trial-limit")
+def few_rounds_timed(*, samples: int, rounds: int) -> str:
+    """Fits of few trees or iterations, from which the time of one is taken. samples: most rows of such a fit; rounds: there."""
+    return f"{rounds:,} rounds (trees or iterations) were timed on up to {samples:,} rows, and a full fit's taken from these"
+
+
 @kind_of_note()
 def timed_beside_others(*, share: float) -> str:
     """Other programs used the processors while the fits were timed. share: of all processors."""

@@ -19,7 +19,8 @@ def classical_report(result: FitForecast) -> Group:
         grid(_figures(result)),
     ]
     parts += notes("why", [note.text for note in result.cpu_enough.notes[1:]])
-    parts += [heading("fits on parts of the rows"), columns(_HEADERS, _rows(result), right=_HEADERS)]
+    headers = (*_HEADERS[:1], "rounds", *_HEADERS[1:]) if result.few_rounds else _HEADERS
+    parts += [heading("fits on parts of the rows"), columns(headers, _rows(result), right=headers)]
     parts += notes("mind", result.notes)
     return Group(*parts)
 
@@ -39,12 +40,14 @@ def _figures(result: FitForecast) -> list[tuple[str, str, str]]:
 
 
 def _rows(result: FitForecast) -> list[list[str]]:
+    """A fit each, by rows; with its rounds where some fits had few."""
     return [
         [
             f"{fit.samples:,}",
+            *([UNKNOWN if fit.rounds is None else f"{fit.rounds:,}"] if result.few_rounds else []),
             format_duration(fit.seconds),
             f"{fit.cpu_s / fit.seconds:.1f}",
             UNKNOWN if fit.peak_bytes is None else format_bytes(fit.peak_bytes),
         ]
-        for fit in result.fits
+        for fit in sorted((*result.fits, *result.few_rounds), key=lambda fit: (fit.samples, fit.whole))
     ]

@@ -22,6 +22,9 @@ class TimedFit:
         cpu_s: of processors, over all threads and processes.
         peak_bytes: largest resident memory of the processes, data included; None where the system does not tell.
         fits: how often it was fitted.
+        rounds: trees, boosting rounds or iterations that it made; None where the estimator does not tell.
+        round_limit: the most that it was to make; None where the estimator has no such parameter.
+        whole: whether that is the user's own limit, not a lowered one.
     """
 
     samples: int
@@ -29,6 +32,9 @@ class TimedFit:
     cpu_s: float
     peak_bytes: int | None = None
     fits: int = 1
+    rounds: int | None = None
+    round_limit: int | None = None
+    whole: bool = True
 
     def to_dict(self) -> dict[str, Json]:
         return asdict(self)
@@ -52,6 +58,7 @@ class FitForecast(Printed):
         machine: this machine in words.
         cpu_enough: whether this machine is enough, with the figures.
         note_list: how the sizes ended, and what was assumed.
+        few_rounds: the fits with fewer rounds than the user's, by rows.
     """
 
     job: str
@@ -67,6 +74,7 @@ class FitForecast(Printed):
     machine: str
     cpu_enough: CpuEnough
     note_list: tuple[Note, ...] = ()
+    few_rounds: tuple[TimedFit, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -81,6 +89,7 @@ class FitForecast(Printed):
             "time_s": _interval(self.time_s),
             "memory_bytes": None if self.memory_bytes is None else _interval(self.memory_bytes),
             "fits": [fit.to_dict() for fit in self.fits],
+            "few_rounds": [fit.to_dict() for fit in self.few_rounds],
             "cpu_enough": self.cpu_enough.to_dict(),
             "notes": list(self.notes),
             "typed_notes": to_dicts(self.note_list),

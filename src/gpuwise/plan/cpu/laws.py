@@ -1,0 +1,77 @@
+"""Laws of growth with rows, and their coefficients from measured sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+_TERMS: dict[str, Callable[[Array], Array]] = {
+    "1": np.ones_like,
+    "n^0.75": lambda n: n**0.75,
+    "n": lambda n: n,
+    "n log n": lambda n: n * np.log(n),
+    "n^1.25": lambda n: n**1.25,
+    "n^1.5": lambda n: n**1.5,
+    "n^2": lambda n: n**2,
+    "n^3": lambda n: n**3,
+}
+# Laws and their weights before any fit: passes over the rows and sorts are nearly all that estimators do. Set on the estimators
+# of benchmarks/classical_tuning.py.
+LAWS: tuple[tuple[tuple[str, ...], float], ...] = (
+    (("1", "n^0.75"), 5.0),
+    (("1", "n"), 30.0),
+    (("1", "n log n"), 30.0),
+    (("1", "n^1.25"), 10.0),
+    (("1", "n^1.5"), 3.0),
+    (("1", "n", "n^2"), 3.0),
+    (("1", "n^2"), 3.0),
+    (("1", "n^2", "n^3"), 3.0),
+    (("1", "n^3"), 3.0),
+)
+# Of what rounds share and of one round: a round passes over the rows, or sorts them. A histogram booster's round grows more
+# slowly, from the filling of its bins, which does not depend on the rows, to the passes over them.
+ROUND_LAWS: tuple[tuple[tuple[str, ...], float], ...] = (
+    (("1", "n^0.75"), 30.0),
+    (("1", "n"), 30.0),
+    (("1", "n log n"), 10.0),
+    (("1", "n^1.25"), 2.0),
+    (("1", "n", "n^2"), 0.3),
+)
+
+
+def terms_at(terms: Sequence[str], samples: Array) -> Array:
+    """The terms at numbers of rows: a row each."""
+    return np.stack([_TERMS[term](samples) for term in terms], axis=1)
+
+
+def fitted(columns: Array, values: Array, certainty: Array) -> tuple[Array, Array]:
+    """Coefficients from zero on with the least squares of relative errors, the best of all choices of columns; and their
+    covariance, in which those that are not chosen have none.
+
+    Arguments:
+        columns: a term each, a size a row.
+        values: the figure at each size.
+        certainty: one over the variance of its logarithm.
+    """
+    scale = np.sqrt(certainty)
+    weighted = columns / values[:, None] * scale[:, None]
+    most = weighted.max(axis=0)
+    best: tuple[float, list[int], Array] | None = None
+    for count in range(1, min(columns.shape) + 1):
+        for chosen in map(list, combinations(range(columns.shape[1]), count)):
+            part = (weighted / most)[:, chosen]
+            solved = np.linalg.lstsq(part, scale, rcond=None)[0]
+            left = float(((part @ solved - scale) ** 2).sum())
+            if (solved >= 0).all() and (best is None or left < best[0]):
+                best = left, chosen, solved
+    assert best is not None  # a single column is positive
+    _, chosen, solved = best
+    own, covariance = np.zeros(columns.shape[1]), np.zeros((columns.shape[1],) * 2)
+    own[chosen] = solved / most[chosen]
+    part = weighted[:, chosen] / most[chosen]
+    covariance[np.ix_(chosen, chosen)] = np.linalg.pinv(part.T @ part) / np.outer(most[chosen], most[chosen])
+    return own, covariance
