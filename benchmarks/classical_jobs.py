@@ -81,11 +81,11 @@ def rings(columns: int) -> Data:
 # Estimator, data, and (columns, rows) of the two jobs.
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[int], Data], tuple[tuple[int, int], tuple[int, int]]]] = {
     "hist_boosting": (
-        lambda: HistGradientBoostingRegressor(max_iter=200, learning_rate=0.05, early_stopping=False),
-        friedman,
-        ((12, 250_000), (50, 60_000)),
+        lambda: HistGradientBoostingRegressor(loss="poisson", max_iter=120, early_stopping=False),
+        counts,
+        ((9, 300_000), (40, 100_000)),
     ),
-    "xgboost": (lambda: XGBClassifier(n_estimators=60, max_depth=8, n_jobs=1), rings, ((6, 120_000), (30, 30_000))),
+    "xgboost": (lambda: XGBClassifier(n_estimators=60, max_depth=8, n_jobs=1), rings, ((8, 120_000), (40, 30_000))),
     "lightgbm": (
         lambda: LGBMClassifier(n_estimators=60, num_leaves=63, n_jobs=1, verbose=-1),
         rings,

@@ -30,6 +30,7 @@ FIRST_SHARE = 0.35  # of the limit, for fits of all rounds before those of few
 FEWEST_ROUNDS = 12  # from which fits of few rounds are worth their time
 PAIR_SHARE = 0.12  # of the limit, for a pair of fits of few rounds
 LAST_SHARE = 0.2  # of what is left, beyond which a pair would take too much from the last one
+FLATTEST = 0.6  # power of the rows: boosters' pairs grow slowly at first
 MOST_SHARE = 1 / 8  # of all rounds, for the fit of a pair that has more
 FEWER = 4  # times the rounds of one fit of a pair are those of the other
 
@@ -105,9 +106,9 @@ class FitLadder:
     def _climb_pairs(self, limit: RoundLimit, rounds: int) -> None:
         """Fits of few of `rounds`, in pairs, from the largest size of all rounds to as many rows as can be.
 
-        Seconds are expected in proportion to the rows: boosters take less.
+        Seconds are expected to grow as from the pair before the last to the last.
         """
-        count = max(self._whole)
+        count, pairs_s = max(self._whole), dict[int, float]()
         shared_s, round_s = 0.0, self._whole[count] / rounds
         most = max(2, int(MOST_SHARE * rounds))
         try:
@@ -119,19 +120,16 @@ class FitLadder:
                 if more_s > fewer_s:
                     round_s = (more_s - fewer_s) / (more - fewer)
                 shared_s = max(0.0, fewer_s - fewer * round_s)
-                larger = min(TIMES * count, self._largest)
-                times = larger / count
+                pairs_s[count] = 2 * shared_s + 3 * round_s  # of the shortest pair
                 left_s = self._limit_s - self._spent_s()
-                if count == self._largest or times * (2 * shared_s + 3 * round_s) > LAST_SHARE * left_s:
-                    break
+                power = _power(pairs_s, FLATTEST)
+                larger = min(self._largest, TIMES * count)
+                if pairs_s[count] * (larger / count) ** power > LAST_SHARE * left_s:
+                    larger = min(self._largest, int(count * max(0.0, left_s / (pairs_s[count] + shared_s)) ** (1 / power)))
+                if larger < WORTH_IT * count:
+                    return
+                times = (larger / count) ** power
                 count, shared_s, round_s = larger, times * shared_s, times * round_s
-            # The last pair: the fit with more rounds spends as long on them as on what all share.
-            larger = min(self._largest, int(count * left_s / (3 * shared_s + 3 * round_s)))
-            times = larger / count
-            if times >= WORTH_IT:
-                affordable = (left_s - 2 * times * shared_s) / (times * round_s) - 1
-                for few in (1, max(2, min(most, int(affordable)))):
-                    self._fit(larger, limit, few)
         except (GpuwiseError, MemoryError):
             raise
         except Exception:  # an estimator that takes no fewer rounds
@@ -186,9 +184,18 @@ def _next(seconds: dict[int, float], count: int, left_s: float) -> int:
 
     Seconds grow as from the size before the last to the last, and at least in proportion to the rows.
     """
-    (last, last_s), *before = reversed(seconds.items())
-    power = max(1.0, math.log(last_s / before[0][1]) / math.log(last / before[0][0])) if before else 1.0
+    last, last_s = list(seconds.items())[-1]
+    power = _power(seconds, 1.0)
     if last_s * (count / last) ** power <= left_s:
         return count
     most = int(last * max(0.0, left_s / last_s) ** (1 / power))
     return most if most >= WORTH_IT * last else 0
+
+
+def _power(seconds: dict[int, float], least: float) -> float:
+    """The power of the rows by which seconds grew from the size before the last to the last; 1 for a single size."""
+    (last, last_s), *before = reversed(seconds.items())
+    if not before:
+        return 1.0
+    first, first_s = before[0]
+    return max(least, math.log(last_s / first_s) / math.log(last / first))
