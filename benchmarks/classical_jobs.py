@@ -103,7 +103,11 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[int], Data], tuple[tuple[int
     "huber": (lambda: HuberRegressor(), friedman, ((10, 300_000), (80, 60_000))),
     "poisson": (lambda: PoissonRegressor(alpha=1e-4, max_iter=300), counts, ((10, 1_000_000), (80, 200_000))),
     "elastic_net": (lambda: ElasticNetCV(cv=3), friedman, ((20, 1_000_000), (120, 200_000))),
-    "mlp": (lambda: MLPRegressor((50, 50), max_iter=40, random_state=0), friedman, ((8, 30_000), (60, 20_000))),
+    "mlp": (
+        lambda: MLPRegressor(hidden_layer_sizes=(50, 50), max_iter=40, random_state=0),
+        friedman,
+        ((8, 30_000), (60, 20_000)),
+    ),
     "nu_svr": (lambda: NuSVR(C=5.0), friedman, ((6, 8_000), (40, 6_000))),
     "one_class": (lambda: OneClassSVM(nu=0.2), rings, ((4, 25_000), (30, 15_000))),
     "kernel_ridge": (lambda: KernelRidge(kernel="rbf"), friedman, ((5, 6_000), (50, 6_500))),
