@@ -19,8 +19,11 @@ from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import Constraints, NoStrategy, no_batch
 from gpuwise.plan.space.permission import BATCH
-from gpuwise.plan.space.strategies import StrategySearch
+from gpuwise.plan.space.strategies import StrategySearch, crowded
 from gpuwise.plan.verified import Verified
+
+# Where copies of the model spend at most this share of a step on communication, no other mesh is searched.
+_LITTLE = 0.05
 
 Best = Mapping[Key, Estimate | NoStrategy]
 
@@ -61,7 +64,7 @@ class BestStrategies:
         self.pricer, self.request, self.batch = pricer, request, batch
         self.with_seq_len = with_seq_len
         self._strategies = StrategySearch(pricer)
-        self._composed = ComposedStrategies(pricer, request, global_batch=batch.samples)
+        self._composed = ComposedStrategies(pricer, request, global_batch=batch.samples, exact=batch.exact)
         self._composes = composes
         self._finals: dict[Key, Finals] = {}
 
@@ -69,6 +72,11 @@ class BestStrategies:
     def priced(self) -> int:
         """Number of strategies that were forecast, on each cluster once."""
         return self.pricer.priced
+
+    @property
+    def composed(self) -> int:
+        """Number of strategies that were composed of the model's blocks."""
+        return self._composed.considered
 
     def changed(self, traces: StepTraces, request: Request, batch: BatchChoice) -> BestStrategies:
         """What finds the best strategies of a changed job on the same catalog."""
@@ -85,9 +93,19 @@ class BestStrategies:
 
     def best(self, by_key: Mapping[Key, Candidate]) -> dict[Key, Estimate | NoStrategy]:
         """The best strategy on each hardware, or the reason why there is none."""
-        several = {key: item for key, item in by_key.items() if item.cluster.machines > 1}
-        composed = self._composed.best(several) if several and self._is_composed() else {}
-        return {key: composed[key] if key in composed else self._best(item) for key, item in by_key.items()}
+        several = {key: item for key, item in by_key.items() if item.cluster.devices > 1 and item.chip.kind != "cpu"}
+        if not self._is_composed():
+            several = {}
+        copies = {key: self._best(item, shards=False) for key, item in several.items() if item.cluster.machines == 1}
+        enough = {key for key, copy in copies.items() if isinstance(copy, Estimate) and _gains_little(copy)}
+        composed = self._composed.best({key: item for key, item in several.items() if key not in enough})
+        best: dict[Key, Estimate | NoStrategy] = {}
+        for key, item in by_key.items():
+            if key in composed:
+                best[key] = _faster(composed[key], copies.get(key))
+            else:
+                best[key] = copies[key] if key in enough else self._best(item)
+        return best
 
     def exact(self, item: Candidate, estimate: Estimate) -> Estimate | NoStrategy:
         """The exact estimate of a candidate, which may be of another strategy.
@@ -131,7 +149,8 @@ class BestStrategies:
         """The candidate with the smallest shortfall of memory and the change that fits it; None if memory is not the reason."""
         return nearest_fitting(self.pricer, self.request, by_key, best, self.with_seq_len)
 
-    def _best(self, item: Candidate) -> Estimate | NoStrategy:
+    def _best(self, item: Candidate, *, shards: bool = True) -> Estimate | NoStrategy:
+        """The best strategy of data parallelism, forecast. shards: whether parameters may be sharded."""
         cluster, request = item.cluster, self.request
         exact = self.batch.exact and BATCH not in request.allow
         micro_batch, accumulation = request.micro_batch, request.accumulation
@@ -149,6 +168,7 @@ class BestStrategies:
             request.techniques,
             exact=exact,
             allow=request.allow,
+            shards=shards,
         )
         try:
             best = self._strategies.best(cluster, constraints)
@@ -164,3 +184,21 @@ class BestStrategies:
         except GpuwiseError as error:
             return NoStrategy(rejections.cannot_be_priced(), error.what)
         return best if isinstance(best, NoStrategy) else Estimate.of(best)
+
+
+def _gains_little(copies: Estimate) -> bool:
+    """Whether no other mesh can be much faster than copies of the model: they have the memory that they can use, repeat no
+    work and hide their communication."""
+    forecast = copies.forecast
+    assert forecast is not None
+    strategy = forecast.strategy
+    if strategy.recompute != "none" or crowded(forecast, strategy.global_batch // strategy.mesh.devices):
+        return False
+    return forecast.bound.get("communication", 0.0) <= _LITTLE
+
+
+def _faster(composed: Estimate | NoStrategy, copies: Estimate | NoStrategy | None) -> Estimate | NoStrategy:
+    """The faster of what is composed and of copies of the model; copies where both are as fast."""
+    if not isinstance(copies, Estimate):
+        return composed
+    return composed if isinstance(composed, Estimate) and composed.sample_s < copies.sample_s else copies

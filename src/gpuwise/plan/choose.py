@@ -60,6 +60,7 @@ def choose(searched: Searched, request: Request) -> PlanResult:
         None if usual is None else plan_of.get(id(usual)) or maker.plan(usual),
         front_of(header.job, standing, ranks=ranks),
         cpu_enough=enough_for_network(priced.options, request),
+        composed=searched.strategies.composed,
     )
 
 

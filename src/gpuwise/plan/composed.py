@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.interval import step_interval
+from gpuwise.cost.memory.device import outside_bytes
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes import Note, rejections
 from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.compose.best import BestOnCluster, JobBlocks, best_on
+from gpuwise.plan.compose.job_arrays import variants_of
 from gpuwise.plan.compose.point import ComposedPoint
+from gpuwise.plan.compose.variant import BlockVariant
 from gpuwise.plan.compose.verify import Finals, faster_neighbour, verified
 from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.pricing.step import HEADROOM, StepPricer
@@ -39,13 +45,15 @@ class ComposedStrategies:
         pricer: prices the job's steps.
         request: precision, recompute, micro-batch and techniques that are pinned, and what may be tried beside them.
         global_batch: samples of an optimizer step.
+        exact: whether the user set it; a default is moved so that it divides over the devices of a machine.
     """
 
-    def __init__(self, pricer: StepPricer, request: Request, *, global_batch: int):
-        self._pricer, self._request, self._global_batch = pricer, request, global_batch
+    def __init__(self, pricer: StepPricer, request: Request, *, global_batch: int, exact: bool):
+        self._pricer, self._request, self._global_batch, self._exact = pricer, request, global_batch, exact
         self._blocks: dict[Strategy, JobBlocks] = {}
         self._points: dict[Key, tuple[ComposedPoint, ...]] = {}
         self._problems: dict[Constraints, str] = {}
+        self.considered = 0  # strategies that the best were chosen from
 
     def best(self, by_key: Mapping[Key, Candidate]) -> dict[Key, Estimate | NoStrategy]:
         """The best strategy of each cluster, or the reason why there is none. Clusters that nothing is composed for are left
@@ -59,10 +67,23 @@ class ComposedStrategies:
             techniques=request.techniques,
             allow=request.allow,
         )
-        best = {key: (requested, composed) for key, composed in self._composed(requested, by_key).items()}
+        best: dict[Key, Choice] = {}
+        batches: dict[int, dict[Key, Candidate]] = defaultdict(dict)
+        for key, item in by_key.items():
+            batches[self._batch_on(item.cluster)][key] = item
+        for batch, candidates in batches.items():
+            these = replace(requested, global_batch=batch)
+            best |= {key: (these, composed) for key, composed in self._composed(these, candidates).items()}
         if request.allow:
             self._add_permitted(best, by_key, requested)
-        return {key: self._estimate(key, by_key[key], composed) for key, (_, composed) in best.items()}
+        return {key: self._estimate(key, by_key[key], composed) for key, (_, composed) in best.items() if not composed.problem}
+
+    def _batch_on(self, cluster: Cluster) -> int:
+        """The global batch on a cluster. On a single machine a default batch moves to a multiple of its devices."""
+        if self._exact or cluster.machines > 1:
+            return self._global_batch
+        batch = legal.batch_for(self._global_batch, devices=cluster.devices, micro_batch=self._request.micro_batch, exact=False)
+        return batch or self._global_batch
 
     def untried(self) -> tuple[Note, ...]:
         """Techniques that the user allows and that cannot be composed."""
@@ -96,23 +117,24 @@ class ComposedStrategies:
 
     def _composed(self, constraints: Constraints, by_key: Mapping[Key, Candidate]) -> dict[Key, BestOnCluster]:
         """The fastest strategies of each cluster under some constraints, where they can be composed."""
-        groups: dict[tuple[str, ...], list[Key]] = defaultdict(list)
-        for key, item in by_key.items():
-            groups[tuple(legal.precisions_for(item.chip, constraints.precision))].append(key)
+        remaining = {key: legal.precisions_for(item.chip, constraints.precision) for key, item in by_key.items()}
         best: dict[Key, BestOnCluster] = {}
-        for precisions, keys in groups.items():
-            clusters, problem = [by_key[key].cluster for key in keys], ""
-            for precision in precisions:
+        problem = ""
+        while remaining := {key: precisions for key, precisions in remaining.items() if precisions}:
+            groups: dict[tuple[str, bool], list[Key]] = defaultdict(list)
+            for key, precisions in remaining.items():
+                groups[precisions[0], by_key[key].cluster.machines == 1].append(key)
+            for (precision, _), keys in sorted(groups.items()):  # amp-fp16 takes what it shares with amp-bf16 from it
                 try:
-                    composed = self._best_on(constraints, precision, clusters)
+                    composed = self._best_on(constraints, precision, [by_key[key].cluster for key in keys])
                 except NOT_TRACED as error:
                     problem = problem or error.what
-                    continue
-                best |= dict(zip(keys, composed, strict=True))
-                break
-            else:
-                if problem and constraints.techniques != self._request.techniques:
-                    self._problems.setdefault(constraints, problem)
+                    remaining |= {key: remaining[key][1:] for key in keys}
+                else:
+                    best |= dict(zip(keys, composed, strict=True))
+                    remaining = {key: rest for key, rest in remaining.items() if key not in best}
+        if problem and not best and constraints.techniques != self._request.techniques:
+            self._problems.setdefault(constraints, problem)
         return best
 
     def finals(self, key: Key, cluster: Cluster) -> Finals:
@@ -125,20 +147,32 @@ class ComposedStrategies:
         return faster_neighbour(forecast, self._pricer, cluster, pinned=pinned)
 
     def _best_on(self, constraints: Constraints, precision: str, clusters: Sequence[Cluster]) -> list[BestOnCluster]:
-        recomputes = ("none", "full") if constraints.recompute is None else (constraints.recompute,)
+        """The best of clusters that are all single machines, or all several."""
+        single = clusters[0].machines == 1
+        usual = legal.recomputes_for(None) if single else ["none", "full"]
+        recomputes = usual if constraints.recompute is None else [constraints.recompute]
         techniques = constraints.techniques.but(precision=precision)
         if techniques not in self._blocks:
-            usual = [size for size in _MICRO_BATCHES if size <= self._global_batch]
-            sizes = usual if constraints.micro_batch is None else [constraints.micro_batch]
+            sizes = [size for size in _MICRO_BATCHES if size <= self._global_batch]
+            sizes = sizes if constraints.micro_batch is None else [constraints.micro_batch]
             like = self._blocks.get(techniques.but(precision="amp-bf16"))
             self._blocks[techniques] = JobBlocks(self._pricer.traces, techniques, micro_batches=sizes, like=like)
-        batch = constraints.global_batch
-        return best_on(self._blocks[techniques], clusters, global_batch=batch, recomputes=recomputes, keep=_KEPT)
+        blocks, batch = self._blocks[techniques], constraints.global_batch
+        least = [least_bytes(blocks, cluster) for cluster in clusters]
+        limits = [HEADROOM * (cluster.capacity_bytes or math.inf) for cluster in clusters]
+        holds = [each <= limit for each, limit in zip(least, limits, strict=True)]
+        large = [cluster for cluster, enough in zip(clusters, holds, strict=True) if enough]
+        composed = iter(
+            best_on(
+                blocks, large, global_batch=batch, recomputes=recomputes, keep=_KEPT, variants=_few_variants if single else None
+            )
+        )
+        result = [next(composed) if enough else BestOnCluster((), each) for enough, each in zip(holds, least, strict=True)]
+        self.considered += sum(each.considered for each in result)
+        return result
 
     def _estimate(self, key: Key, item: Candidate, composed: BestOnCluster) -> Estimate | NoStrategy:
         cluster = item.cluster
-        if composed.problem:
-            return NoStrategy(rejections.cannot_be_priced(), composed.problem)
         if composed.points:
             self._points[key] = composed.points
             return estimate_of(composed.points[0], cluster)
@@ -163,3 +197,29 @@ def estimate_of(point: ComposedPoint, cluster: Cluster) -> Estimate:
     if chip.tdp_w:
         energy_j = chip.tdp_w * parameters().power_share["compute"] * point.step_s * cluster.devices
     return Estimate(strategy, interval, point.device_bytes, energy_j)
+
+
+def _few_variants(recomputes: Sequence[str], *, tp: int, seq_len: int | None) -> tuple[BlockVariant, ...]:
+    """The variants of blocks that are tried on a single machine, which many offers are and which are to be answered in no time.
+
+    Tensor-parallel ranks divide sequences and the loss where they can: they send as many bytes and hold less. They compute
+    nothing or all again.
+    """
+    if tp == 1:
+        return variants_of(recomputes, tp=1, seq_len=seq_len)
+    divided = seq_len is not None and seq_len % tp == 0
+    return tuple(
+        BlockVariant(recompute, divided, True) for recompute in recomputes if recompute != "selective" or len(recomputes) == 1
+    )
+
+
+def least_bytes(blocks: JobBlocks, cluster: Cluster) -> float:
+    """A lower bound of the memory that a device of a cluster needs under any mesh: its part of parameters, gradients and
+    optimizer state, all of which are there during the update, and what is outside the allocator."""
+    holdings, update = blocks.holdings(tp=1, sharded=False)
+    count = len(blocks.whole.header.blocks)
+    weights = np.array([[1, 1, max(0, count - 2), min(1, count - 1), 1]])  # of SECTIONS
+    parameter_bytes, gradient_bytes = (float(each[0]) for each in holdings.of_ranks(weights))
+    elements = gradient_bytes / blocks.element_bytes(sharded=False)[0]
+    state_bytes = update.cost((0.0, 0.0)).state_bytes.each * elements
+    return (parameter_bytes + gradient_bytes + state_bytes) / cluster.devices + outside_bytes(cluster, blocks.parameters)

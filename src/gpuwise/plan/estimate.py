@@ -31,6 +31,11 @@ class Estimate:
     forecast: Forecast | None = None
     settled: bool = False
 
+    @property
+    def sample_s(self) -> float:
+        """Seconds of a sample of the global batch."""
+        return self.step_time_s.value / self.strategy.global_batch
+
     def to_forecast(self, header: Header, cluster: Cluster) -> Forecast:
         """The forecast; a rough one, whose step counts as arithmetic alone, where the step is composed."""
         if self.forecast is not None:

@@ -247,6 +247,7 @@ class PlanResult(Printed):
         front: the Pareto front of time, money and energy; None in a result made by hand.
         cpu_enough: whether this machine's CPU is enough; None where it is not considered, or cannot train the job.
         verified: what exact forecasts changed of composed strategies; None where none were composed.
+        composed: number of strategies composed of the model's blocks, of which the fastest were forecast; 0 by default.
     """
 
     plans: tuple[Plan, ...]
@@ -260,6 +261,7 @@ class PlanResult(Printed):
     why: tuple[PlanWhy, ...] = ()
     cpu_enough: CpuEnough | None = None
     verified: Verified | None = None
+    composed: int = 0
 
     @property
     def best(self) -> Plan:
@@ -281,6 +283,7 @@ class PlanResult(Printed):
             "assumption_notes": to_dicts(self.assumption_notes),
             "considered": self.considered,
             "priced": self.priced,
+            "composed": self.composed,
             "pareto": [] if self.front is None else [point.to_dict() for point in self.front.points],
             "why": [each.to_dict() for each in self.why],
             "cpu_enough": None if self.cpu_enough is None else self.cpu_enough.to_dict(),

@@ -35,8 +35,7 @@ def plan_report(result: PlanResult) -> Group:
     parts: list[RenderableType] = [
         Text(
             f"{best.job}: {format_count(best.samples)} samples, {best.steps:,} steps of "
-            f"{best.strategy.global_batch:,}. {result.considered:,} offers considered, "
-            f"{result.priced:,} strategies priced.",
+            f"{best.strategy.global_batch:,}. {_searched(result)}.",
             style="bold",
         ),
         *cpu_enough(result.cpu_enough),
@@ -67,6 +66,13 @@ def plan_report(result: PlanResult) -> Group:
         parts += why_parts(answer)
     parts += notes("assumed", [*result.assumptions, *best.assumptions])
     return Group(*parts)
+
+
+def _searched(result: PlanResult) -> str:
+    """What the plans were chosen from."""
+    if result.composed:
+        return f"{result.considered:,} offers and {format_count(result.composed)} strategies considered"
+    return f"{result.considered:,} offers considered, {result.priced:,} strategies priced"
 
 
 def mind(plans: Sequence[Plan]) -> list[str]:

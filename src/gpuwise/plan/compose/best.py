@@ -11,7 +11,7 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.compose.blocks import JobBlocks
-from gpuwise.plan.compose.job_arrays import JobArrays, limits_of
+from gpuwise.plan.compose.job_arrays import JobArrays, Variants, limits_of
 from gpuwise.plan.compose.many_calls import Networks
 from gpuwise.plan.compose.point import ComposedPoint
 from gpuwise.plan.compose.pruned import PrunedSearch
@@ -46,6 +46,7 @@ def best_on(
     recomputes: Sequence[str] = ("none", "full"),
     keep: int = 1,
     layouts_of: Callable[[int, ModelLimits], Layouts] = layouts,
+    variants: Variants | None = None,
 ) -> list[BestOnCluster]:
     """The fastest strategies of a global batch on each cluster that fit, in the order of the clusters.
 
@@ -54,6 +55,7 @@ def best_on(
         recomputes: those to try, of which the job has traces.
         keep: strategies to return for a cluster.
         layouts_of: layouts to try on a number of devices; by default all. Tensor parallelism stays within a machine.
+        variants: as for JobArrays.
 
     Ties are broken by memory, then by the order of layouts, variants and micro-batches. What is left out cannot be among the
     best: see gpuwise.plan.compose.pruned. Raises UnsupportedError where the job's blocks cannot be composed, and the errors of
@@ -64,7 +66,7 @@ def best_on(
     limits = limits_of(blocks, max(one.devices_per_machine for one in clusters))
     spaces = {n: layouts_of(n, limits).under(blocks.techniques) for n in sorted({one.devices for one in clusters})}
     needed = {(tp, sharded) for one in spaces.values() for tp, sharded in zip(one.tp.tolist(), is_sharded(one), strict=True)}
-    arrays = JobArrays(blocks, needed=sorted(needed), recomputes=recomputes)
+    arrays = JobArrays(blocks, needed=sorted(needed), recomputes=recomputes, variants=variants)
     prices, problems = _prices(arrays, clusters)
     networks = Networks(clusters, blocks.parameters)
     problems = [one or other for one, other in zip(problems, networks.problems, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,6 +28,12 @@ LIVES = ("whole", "freed", "last", "others")
 WHOLE, FREED, LAST, OTHERS = range(len(LIVES))
 
 
+class Variants(Protocol):
+    """The variants of blocks to try under a degree of tensor parallelism. seq_len: None where the model has no sequences."""
+
+    def __call__(self, recomputes: Sequence[str], *, tp: int, seq_len: int | None) -> tuple[BlockVariant, ...]: ...
+
+
 class Entry(NamedTuple):
     """A variant of blocks on one of tp ranks. sharded: whether fully_shard runs the step."""
 
@@ -43,11 +49,19 @@ class JobArrays:
         blocks: of the job.
         needed: degrees of tensor parallelism, and whether fully_shard runs the step.
         recomputes: those to try.
+        variants: of blocks, that are tried; None takes all, `variants_of`.
 
     Entries that cannot be traced are left out. Raises the first error where all of them cannot.
     """
 
-    def __init__(self, blocks: JobBlocks, *, needed: Iterable[tuple[int, bool]], recomputes: Sequence[str]):
+    def __init__(
+        self,
+        blocks: JobBlocks,
+        *,
+        needed: Iterable[tuple[int, bool]],
+        recomputes: Sequence[str],
+        variants: Variants | None = None,
+    ):
         self.blocks = blocks
         seq_len = blocks.whole.header.sizes.get("seq_len")
         self.entries = _traced(
@@ -55,7 +69,7 @@ class JobArrays:
             [
                 Entry(tp, sharded, variant)
                 for tp, sharded in needed
-                for variant in variants_of(recomputes, tp=tp, seq_len=seq_len)
+                for variant in (variants or variants_of)(recomputes, tp=tp, seq_len=seq_len)
             ],
         )
         rows = [blocks.rows(entry.variant, tp=entry.tp, sharded=entry.sharded) for entry in self.entries]

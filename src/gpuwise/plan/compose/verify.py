@@ -86,7 +86,7 @@ def verified(
         if len(finalists) == most:
             break
         try:
-            forecast = pricer.forecast(point.strategy, cluster, replay=replay)
+            forecast = pricer.forecast(point.strategy, cluster, replay=replay, expandable=False)
         except NOT_TRACED as error:
             dropped.append((point, error.what))
             continue

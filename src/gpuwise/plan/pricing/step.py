@@ -57,18 +57,27 @@ class StepPricer:
         return self.traces.trace(strategy)
 
     def forecast(
-        self, strategy: Strategy, cluster: Cluster, *, usd_per_hour: float | None = None, replay: bool = True
+        self,
+        strategy: Strategy,
+        cluster: Cluster,
+        *,
+        usd_per_hour: float | None = None,
+        replay: bool = True,
+        expandable: bool = True,
     ) -> Forecast:
         """The forecast of a step: kernels, offloading, and the random numbers of compiled steps on a CPU.
 
         Arguments:
             usd_per_hour: as for gpuwise.cost.price.price_ranks.
             replay: replay the allocator over the step; if False, live bytes are counted.
+            expandable: whether what would fit with expandable segments is wanted too, which may take another replay.
 
         Raises the errors of tracing and pricing.
         """
         self._forecast.add((strategy, cluster))
-        forecast = self._slowest(strategy, cluster, usd_per_hour=usd_per_hour, replay=replay)
+        forecast = self._slowest(strategy, cluster, usd_per_hour=usd_per_hour, replay=replay and expandable)
+        if replay and not expandable:
+            forecast = replace(forecast, memory=self.replayed(strategy, cluster))
         if replay:
             self._remember_reserved(strategy, cluster.chip, forecast.memory)
         if strategy.offload != "none":

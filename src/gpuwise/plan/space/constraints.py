@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes import Note, rejections
 from gpuwise.plan.space import legal
-from gpuwise.strategy import Strategy
+from gpuwise.strategy import Mesh, Strategy
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Constraints:
         techniques: the Strategy fields that are not searched.
         exact: True (default): the batch is the user's own. False: a job whose step takes one micro-batch may take less.
         allow: techniques that change what is trained and may be tried, see gpuwise.plan.space.permission. None by default.
+        shards: True (default): parameters may be sharded over devices. False: each device holds a copy of all of them.
     """
 
     global_batch: int
@@ -30,6 +32,12 @@ class Constraints:
     techniques: Strategy = field(default_factory=Strategy)
     exact: bool = True
     allow: frozenset[str] = frozenset()
+    shards: bool = True
+
+    def meshes(self, cluster: Cluster) -> Sequence[Mesh]:
+        """Meshes to try, the fastest first."""
+        every = legal.meshes(cluster.devices)
+        return every if self.shards else every[:1]
 
     def micro_batches(self, cluster: Cluster) -> list[int]:
         """Micro-batch sizes that divide a device's batch, ascending."""

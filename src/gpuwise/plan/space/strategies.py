@@ -125,7 +125,7 @@ class StrategySearch:
         """
         forecasts: list[Forecast] = []
         tried, problem = 0, None
-        for mesh in legal.meshes(cluster.devices):
+        for mesh in constraints.meshes(cluster):
             for recompute in legal.recomputes_for(constraints.recompute):
                 try:
                     ladder = self.ladder(precision, recompute, mesh, constraints, micro_batches)
@@ -139,7 +139,7 @@ class StrategySearch:
                 forecasts.append(forecast)
                 if forecast.strategy.micro_batch == micro_batches[-1]:
                     break
-            if forecasts and not any(_crowded(f, micro_batches[-1]) for f in forecasts):
+            if forecasts and not any(crowded(f, micro_batches[-1]) for f in forecasts):
                 break
         if not tried and problem is not None:
             raise problem
@@ -182,7 +182,7 @@ class StrategySearch:
 
     def _shortfall(self, precisions: list[str], cluster: Cluster, constraints: Constraints, micro_batch: int) -> NoStrategy:
         least = None
-        for mesh in reversed(legal.meshes(cluster.devices)):  # a sharded mesh needs least memory
+        for mesh in reversed(constraints.meshes(cluster)):  # a sharded mesh needs least memory
             for precision in precisions:
                 for recompute in legal.recomputes_for(constraints.recompute):
                     try:
@@ -203,9 +203,9 @@ def sample_s(forecast: Forecast) -> float:
     return forecast.step_time_s.value / forecast.strategy.global_batch
 
 
-def _crowded(forecast: Forecast, largest: int) -> bool:
+def crowded(forecast: Forecast, largest: int) -> bool:
     """Whether parameters, gradients and optimizer state take enough memory to hold the micro-batch down."""
     memory = forecast.memory
     state = sum(memory.by_category.get(name, 0) for name in ("parameter", "gradient", "optimizer_state"))
-    crowded = memory.capacity_bytes is not None and state > legal.CROWDED * memory.capacity_bytes
-    return crowded and (forecast.strategy.micro_batch < largest or forecast.strategy.recompute != "none")
+    much = memory.capacity_bytes is not None and state > legal.CROWDED * memory.capacity_bytes
+    return much and (forecast.strategy.micro_batch < largest or forecast.strategy.recompute != "none")
