@@ -17,10 +17,11 @@ def memory_used(*, device_bytes: int, capacity_bytes: int, devices: int, tight: 
 
 
 @kind_of_note(flag="--mesh")
-def sharded(*, devices: int) -> str:
-    """Why the model is sharded."""
+def sharded(*, devices: int, shard: str = "parameters") -> str:
+    """Why the model is sharded. shard: parameters, gradients or optimizer: what is, with all that follow it in this order."""
+    what = {"gradients": "gradients and optimizer state are", "optimizer": "the optimizer state is"}
     return (
-        f"parameters, gradients and optimizer state are sharded over {devices} devices: "
+        f"{what.get(shard, 'parameters, gradients and optimizer state are')} sharded over {devices} devices: "
         "a full copy does not fit each, or leaves too little for the batch"
     )
 

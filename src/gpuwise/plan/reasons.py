@@ -48,7 +48,7 @@ def forecast_reasons(forecast: Forecast, candidate: Candidate, *, train_obstacle
             )
         )
     if strategy.mesh.dp_shard > 1:
-        reasons.append(notes.sharded(devices=strategy.mesh.dp_shard))
+        reasons.append(notes.sharded(devices=strategy.mesh.dp_shard, shard=strategy.parallelism.shard))
     if strategy.recompute == "full":
         reasons.append(notes.recomputed())
     if strategy.accumulation > 1:
