@@ -10,7 +10,7 @@ import gpuwise
 from gpuwise.api.devices import device_of
 from gpuwise.api.sources import PresetSource, source_of
 from gpuwise.cost.forecast import Forecast
-from gpuwise.errors import InputError, NoPlanError
+from gpuwise.errors import InputError
 from gpuwise.hardware import load_catalog
 from gpuwise.plan.pricing.step import StepPricer, has_headroom
 from gpuwise.plan.space import permission
