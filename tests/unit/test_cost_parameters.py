@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwise.cost.bound import BOUNDS
 from gpuwise.cost.clock import sustained_clock, sustained_share, sustained_tensor_share
 from gpuwise.cost.kernels.times import hardware_of
 from gpuwise.cost.parameters import parameters
@@ -14,8 +13,9 @@ from gpuwise.trace.tables import PHASES
 
 
 def test_shares_are_shares():
-    assert set(parameters().power_share) == set(BOUNDS)
-    assert all(0 < value <= 1 for value in parameters().power_share.values())
+    power = parameters().power
+    assert set(power) == {"waiting", "bandwidth", "arithmetic_root", "composed"}
+    assert 0 < power["waiting"] < power["composed"] <= 1
 
 
 def test_host_time_covers_every_phase():

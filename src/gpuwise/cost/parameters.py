@@ -29,7 +29,7 @@ class Parameters:
     link_efficiency: float
     overlap_share: float
     overlap_slowdown: float
-    power_share: Mapping[str, float]
+    power: Mapping[str, float]
     reserved_per_moving_byte: float
     context_bytes: Mapping[str, int]
     communicator_bytes: int

@@ -23,6 +23,7 @@ from gpuwise.cost.network.stragglers import notes as slow_machine_notes
 from gpuwise.cost.network.stragglers import with_slow_machines
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
+from gpuwise.cost.power import ENERGY_SPREAD, step_energy_j
 from gpuwise.cost.rank_time import RankTime, rank_times, slowest, with_sends
 from gpuwise.cost.rates import family
 from gpuwise.cost.timeline.stages import PipelineWait, pipeline_wait
@@ -126,7 +127,8 @@ def price_ranks(
     flops = trace.model_flops * devices if model_flops is None else model_flops * readers
     if model_flops is not None and trace.model_flops:
         ideal_s *= flops / (trace.model_flops * devices)  # of the mean rank
-    energy_j = _energy_j(chip, bound, step_s, devices, parameters)
+    device_j = step_energy_j(chip, trace, times, busy_s=alone_s, step_s=step_s, figures=parameters.power)
+    energy_j = None if device_j is None else device_j * devices
     links = links_used(rank.step.communication, cluster, parameters.network)
     return Forecast(
         job=trace.header.job,
@@ -208,13 +210,6 @@ def _warnings(trace: Trace, chip: Chip, strategy: Strategy, level: str) -> list[
     return warnings
 
 
-def _energy_j(chip: Chip, bound: dict[str, float], step_s: float, devices: int, parameters: Parameters) -> float | None:
-    """Board energy of all devices: the TDP, weighted by the limits of the step. None where the TDP is unknown."""
-    if not chip.tdp_w:
-        return None
-    return chip.tdp_w * sum(share * parameters.power_share[name] for name, share in bound.items()) * step_s * devices
-
-
 def _readers(strategy: Strategy, devices: int) -> int:
     """The number of ranks with samples of their own: the mesh's if it is set, else all devices."""
     return strategy.mesh.data_parallel if strategy.mesh.devices == devices else devices
@@ -223,7 +218,7 @@ def _readers(strategy: Strategy, devices: int) -> int:
 def _assumptions(times: KernelTimes, exchange: CommunicationTime, batches: Input, energy_j: float | None) -> list[Note]:
     notes = [*times.notes, *batches.notes, *exchange.notes]
     if energy_j is not None:
-        notes.append(energy_from_tdp())
+        notes.append(energy_from_tdp(low=ENERGY_SPREAD[0], high=ENERGY_SPREAD[1]))
     return notes
 
 

@@ -195,7 +195,7 @@ def estimate_of(point: ComposedPoint, cluster: Cluster) -> Estimate:
     interval = step_interval(point.step_s, {}, chip, strategy, communication=0.0, devices=cluster.devices)
     energy_j = None
     if chip.tdp_w:
-        energy_j = chip.tdp_w * parameters().power_share["compute"] * point.step_s * cluster.devices
+        energy_j = chip.tdp_w * parameters().power["composed"] * point.step_s * cluster.devices
     return Estimate(strategy, interval, point.device_bytes, energy_j)
 
 
