@@ -18,10 +18,10 @@ from gpuwise.api.sources import source_of
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.plan.buying.candidates import Candidate
 from gpuwise.plan.choose import choose
+from gpuwise.plan.plan_result import PlanResult
 from gpuwise.plan.request import Request
 from gpuwise.plan.search import search
 from gpuwise.plan.searched import Searched
-from gpuwise.plan.types import PlanResult
 from gpuwise.plan_settings import OBJECTIVES
 
 REQUEST = Request(tokens=20 * 10**9, budget_usd=20_000.0, deadline_s=30 * 86400.0)

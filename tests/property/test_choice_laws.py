@@ -15,9 +15,9 @@ from gpuwise.errors import NoPlanError
 from gpuwise.hardware import Catalog
 from gpuwise.plan import Request
 from gpuwise.plan.choose import choose
+from gpuwise.plan.plan_result import PlanResult
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan, search
-from gpuwise.plan.types import PlanResult
 from gpuwise.plan_settings import OBJECTIVES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))

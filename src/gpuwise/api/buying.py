@@ -26,7 +26,7 @@ from gpuwise.strategy import Mesh
 from gpuwise.units import format_usd
 
 if TYPE_CHECKING:
-    from gpuwise.plan.types import PlanResult
+    from gpuwise.plan.plan_result import PlanResult
 
 _RENTED = ("on-demand", "spot")
 _TRIED_SAMPLES = 1_000_000  # of the run whose hours say how fast a device is

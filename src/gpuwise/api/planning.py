@@ -26,8 +26,8 @@ from gpuwise.units import parse_deadline, parse_usd
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
+    from gpuwise.plan.plan_result import PlanResult
     from gpuwise.plan.request import Request
-    from gpuwise.plan.types import PlanResult
 
 # Devices that are looked at unless the user says: of one machine, and of clusters where one machine is too small or too slow.
 _ONE_MACHINE, _CLUSTER = 16, 1024

@@ -22,6 +22,7 @@ class Provider:
         alone: why several of its machines are not rented to run one job; "" where they are.
         quotas: what it lets a new account rent by default, by terms ("any" for all); empty where nothing is known.
         quota_raise: how more is asked for, and how long that takes; "" where nothing is known.
+        unverified: names of figures that no stored page of the provider confirms.
         price_kinds: kinds of the prices that are not simply published, by terms; see gpuwise.hardware.prices.PRICE_KINDS.
         interruptions_per_day: expected interruptions of one spot machine; None where no rate is known.
         day_limited: whether spot machines live at most 24 hours.
@@ -42,6 +43,7 @@ class Provider:
     alone: str = ""
     quotas: Mapping[str, str] = field(default_factory=dict, hash=False)
     quota_raise: str = ""
+    unverified: tuple[str, ...] = ()
     source: Source = UNSTATED
 
     def quota(self, terms: str) -> str:
@@ -63,7 +65,9 @@ def provider(id_: str) -> Provider:
 
 
 def _provider(id_: str, table: Mapping[str, object], text: str) -> Provider:
-    values = {name: value for name, value in table.items() if name not in ("source", "as_of")}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
+    for name in ("source", "as_of"):
+        values.pop(name, None)
     source = Source(str(table.get("source", "")), str(table.get("as_of", "")))
     try:
         return replace(Provider(id_, source=source), **values)  # type: ignore[arg-type]

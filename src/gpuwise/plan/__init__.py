@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from gpuwise.plan.file import load_plan, save_plan
     from gpuwise.plan.fit.types import FitResult, FitRow
     from gpuwise.plan.no_plan import NothingInside
+    from gpuwise.plan.plan_result import PlanResult
     from gpuwise.plan.rejection import Rejection
     from gpuwise.plan.request import Request
-    from gpuwise.plan.types import Plan, PlanResult
+    from gpuwise.plan.types import Plan
 
 __getattr__ = lazily(
     __name__,
@@ -25,7 +26,8 @@ __getattr__ = lazily(
         "no_plan": ("NothingInside",),
         "request": ("Request",),
         "rejection": ("Rejection",),
-        "types": ("Plan", "PlanResult"),
+        "plan_result": ("PlanResult",),
+        "types": ("Plan",),
     },
 )
 __all__ = [

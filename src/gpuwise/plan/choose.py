@@ -10,6 +10,7 @@ from gpuwise.plan.buying.plans import PlanMaker
 from gpuwise.plan.cpu.network_enough import enough_for_network
 from gpuwise.plan.front import front_of
 from gpuwise.plan.no_plan import NothingInside, no_plan
+from gpuwise.plan.plan_result import PlanResult
 from gpuwise.plan.priced import priced_options
 from gpuwise.plan.reasons import rank_reasons
 from gpuwise.plan.rejections import Rejections
@@ -17,7 +18,6 @@ from gpuwise.plan.request import Request
 from gpuwise.plan.searched import Searched
 from gpuwise.plan.selection import best_at_usual_price, choose_shown
 from gpuwise.plan.standing import Standing
-from gpuwise.plan.types import PlanResult
 
 
 def choose(searched: Searched, request: Request) -> PlanResult:

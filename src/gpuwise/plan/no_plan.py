@@ -13,6 +13,7 @@ from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.fit.change import FitProblem, FittingChange
 from gpuwise.plan.fit.change_search import fitting_change
 from gpuwise.plan.holding import Holding
+from gpuwise.plan.owned_machine import OwnedMachine
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.rejection import Rejection
@@ -21,7 +22,7 @@ from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import NoStrategy
 from gpuwise.plan.time_and_money import TimeAndMoney
-from gpuwise.plan.types import OwnedMachine, Plan
+from gpuwise.plan.types import Plan
 from gpuwise.step_settings import job_word
 from gpuwise.strategy import Mesh
 

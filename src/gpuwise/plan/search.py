@@ -20,12 +20,12 @@ from gpuwise.plan.cpu.this_cpu import choices_here
 from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.fewest_devices import fewest_devices
 from gpuwise.plan.no_plan import FitsNowhere, NothingInside
+from gpuwise.plan.plan_result import PlanResult
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.request import Request
 from gpuwise.plan.searched import Searched
 from gpuwise.plan.space.global_batch import TrainedOn, assumed_global_batch
-from gpuwise.plan.types import PlanResult
 from gpuwise.plan.why.explain import explain
 from gpuwise.trace.header import Header
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 
 from gpuwise.plan.break_even import BreakEven, cheapest_of_each_chip
-from gpuwise.plan.types import OwnedMachine
+from gpuwise.plan.owned_machine import OwnedMachine
 from gpuwise.report.parts import columns, heading
 from gpuwise.units import format_usd
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from gpuwise.plan.owned_machine import OwnedMachine
+from gpuwise.plan.plan_result import PlanResult
 from gpuwise.plan.time_and_money import describe
-from gpuwise.plan.types import OwnedMachine, Plan, PlanResult
+from gpuwise.plan.types import Plan
 from gpuwise.units import format_duration, format_usd
 
 _RENTED = ("on-demand", "spot")

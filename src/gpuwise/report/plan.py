@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from gpuwise.plan.owned_machine import OwnedMachine
+from gpuwise.plan.plan_result import PlanResult
 from gpuwise.plan.rejection import Rejection
-from gpuwise.plan.types import OwnedMachine, Plan, PlanResult
+from gpuwise.plan.types import Plan
 from gpuwise.report.break_even import break_even
 from gpuwise.report.cpu_enough import cpu_enough
 from gpuwise.report.own_or_cloud import own_or_cloud

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gpuwise.cost.single_kernel import KernelForecast
     from gpuwise.plan.compare import Comparison
     from gpuwise.plan.fit.types import FitResult
-    from gpuwise.plan.types import Plan, PlanResult
+    from gpuwise.plan.plan_result import PlanResult
+    from gpuwise.plan.types import Plan
     from gpuwise.results.measurement import MachineMeasurement
     from gpuwise.results.training import TrainResult
 

@@ -15,8 +15,9 @@ from gpuwise.plan.break_even import against
 from gpuwise.plan.economics.likely_price import LikelyPrice
 from gpuwise.plan.economics.owned import OwnedRate, break_even_hours_a_week, break_even_months
 from gpuwise.plan.estimate import Estimate
+from gpuwise.plan.owned_machine import OwnedMachine
 from gpuwise.plan.time_and_money import TimeAndMoney
-from gpuwise.plan.types import OwnedMachine, Plan
+from gpuwise.plan.types import Plan
 
 OWN = "own"  # the provider of what --own names; this machine is "here"
 _RENTED = ("on-demand", "spot")

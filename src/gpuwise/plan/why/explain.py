@@ -13,13 +13,14 @@ from gpuwise.notes import plan as notes
 from gpuwise.plan.buying.candidates import Candidate
 from gpuwise.plan.estimate import Estimate
 from gpuwise.plan.option import Option
+from gpuwise.plan.plan_result import PlanResult
 from gpuwise.plan.priced import priced_options
 from gpuwise.plan.request import Request
 from gpuwise.plan.searched import Searched
 from gpuwise.plan.selection import may_miss
 from gpuwise.plan.standing import Standing, outside
 from gpuwise.plan.time_and_money import describe
-from gpuwise.plan.types import Plan, PlanResult
+from gpuwise.plan.types import Plan
 from gpuwise.plan.why.job_changes import Exactly, job_changes
 from gpuwise.plan.why.types import Neighbour, PlanWhy
 

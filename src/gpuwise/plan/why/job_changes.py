@@ -9,12 +9,12 @@ from gpuwise.cost.rates import precisions_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.plan.best import BatchChoice, BestStrategies
 from gpuwise.plan.option import Option
+from gpuwise.plan.plan_result import PlanResult
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.request import Request
 from gpuwise.plan.searched import Searched
 from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import NoStrategy
-from gpuwise.plan.types import PlanResult
 from gpuwise.plan.why.types import JobChange
 from gpuwise.trace.header import Header
 
