@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+import gpuwise
 from gpuwise.api.sources import source_of
 from gpuwise.cli.main import main
 from gpuwise.hardware.catalog import Catalog
@@ -135,3 +136,12 @@ def test_how_many_devices_are_assumed_at_once_and_what_is_beyond_a_default_quota
             assert "usually a few days" in quotas[0]
         elif provider != "crusoe" and (provider != "aws" or item.chip.kind == "cpu" or item.offer.terms != "spot"):
             assert quotas == []
+
+
+def test_a_model_that_shards_do_not_fit_is_planned_on_one_machine():
+    """Copies and shards need more than a device has beside the activations: layers are divided among the devices."""
+    best = gpuwise.plan("llama3-70b", samples=1000, on="b300-sxm:8", global_batch=64, spot=False, limit=1).best
+    mesh = best.strategy.mesh
+    assert mesh.devices == 8
+    assert mesh.tp * mesh.pp > 1
+    assert best.forecast.memory.fits
