@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 
 import numpy as np
 import pytest
@@ -23,10 +24,11 @@ def plain(devices: int, limits: ModelLimits, global_batch: int, most_stages: int
     """All legal strategies, one after the other."""
     strategies = set()
     degrees = [degree for degree in range(1, devices + 1) if devices % degree == 0]
-    settings = product(degrees, degrees, degrees, degrees, range(1, most_stages + 1), SHARDS, MICRO_BATCHES)
-    for tp, pp, replicate, split, stages, shard, micro_batch in settings:
-        mesh = Mesh(tp=tp, pp=pp, dp_replicate=replicate, dp_shard=split)
-        repeated = (pp == 1 and stages > 1) or (split == 1 and shard != SHARDS[0])  # has no effect
+    of_devices = [d for d in product(limits.context_degrees, *[degrees] * 4) if prod(d) == devices]
+    settings = product(of_devices, limits.expert_degrees, range(1, most_stages + 1), SHARDS, MICRO_BATCHES)
+    for (cp, tp, pp, replicate, split), ep, stages, shard, micro_batch in settings:
+        mesh = Mesh(tp=tp, pp=pp, dp_replicate=replicate, dp_shard=split, cp=cp, ep=ep)
+        repeated = (pp == 1 and stages > 1) or (split * cp == 1 and shard != SHARDS[0])  # has no effect
         if mesh.devices != devices or tp not in limits.tensor_degrees or repeated:
             continue
         accumulation, rest = divmod(global_batch, micro_batch * mesh.data_parallel)
@@ -54,6 +56,15 @@ def test_arrays_hold_what_plain_enumeration_allows(
     check_space(devices, ModelLimits(blocks, degrees), global_batch, ADAMW)
 
 
+@pytest.mark.parametrize(("devices", "context"), [(8, (1, 2, 4, 8)), (12, (1, 2, 4))])
+def test_parts_of_sequences_take_the_place_of_any_other_axis(devices: int, context: tuple[int, ...]) -> None:
+    check_space(devices, ModelLimits(6, (1, 2, 4), context_degrees=context), 24, ADAMW)
+
+
+def test_parts_of_experts_go_with_shards_alone() -> None:
+    check_space(8, ModelLimits(6, (1, 2), context_degrees=(1, 2), expert_degrees=(1, 2, 4, 8)), 24, ADAMW)
+
+
 @pytest.mark.parametrize(
     "techniques",
     [
@@ -68,7 +79,7 @@ def test_arrays_hold_what_plain_enumeration_allows(
     ids=str,
 )
 def test_techniques_leave_out_the_layouts_that_they_exclude(techniques: Strategy) -> None:
-    check_space(8, ModelLimits(6, (1, 2, 4)), 24, techniques)
+    check_space(8, ModelLimits(6, (1, 2, 4), context_degrees=(1, 2)), 24, techniques)
 
 
 def check_space(devices: int, limits: ModelLimits, global_batch: int, techniques: Strategy) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +11,14 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.compose.blocks import JobBlocks
-from gpuwise.plan.compose.job_arrays import JobArrays, Variants, limits_of
+from gpuwise.plan.compose.chip_prices import ChipPrices
+from gpuwise.plan.compose.job_arrays import SHORTEST_PART, JobArrays, Variants, limits_of
 from gpuwise.plan.compose.many_calls import Networks
 from gpuwise.plan.compose.point import ComposedPoint
 from gpuwise.plan.compose.pruned import PrunedSearch
-from gpuwise.plan.compose.row_time import ChipPrices, RowTime
-from gpuwise.plan.compose.space_rows import Space, is_sharded
+from gpuwise.plan.compose.ranks import pipeline_ranks
+from gpuwise.plan.compose.row_time import RowTime
+from gpuwise.plan.compose.space_rows import Space, block_parts
 from gpuwise.plan.space.layouts import Layouts, ModelLimits, layouts
 
 
@@ -58,14 +60,53 @@ def best_on(
         variants: as for JobArrays.
 
     Ties are broken by memory, then by the order of layouts, variants and micro-batches. What is left out cannot be among the
-    best: see gpuwise.plan.compose.pruned. Raises UnsupportedError where the job's blocks cannot be composed, and the errors of
-    tracing.
+    best: see gpuwise.plan.compose.pruned. Sequences are divided into parts of LEAST_PART tokens or more; where nothing fits on
+    any cluster, into shorter ones.
+
+    Raises UnsupportedError where the job's blocks cannot be composed, and the errors of tracing.
     """
     if not clusters:
         return []
-    limits = limits_of(blocks, max(one.devices_per_machine for one in clusters))
-    spaces = {n: layouts_of(n, limits).under(blocks.techniques) for n in sorted({one.devices for one in clusters})}
-    needed = {(tp, sharded) for one in spaces.values() for tp, sharded in zip(one.tp.tolist(), is_sharded(one), strict=True)}
+    most_tensor = max(one.devices_per_machine for one in clusters)
+
+    def with_parts(of: Sequence[Cluster], limits: ModelLimits) -> list[BestOnCluster]:
+        spaces = {n: layouts_of(n, limits).under(blocks.techniques) for n in sorted({one.devices for one in of})}
+        return _best_on(blocks, of, spaces, global_batch=global_batch, recomputes=recomputes, keep=keep, variants=variants)
+
+    limits = limits_of(blocks, most_tensor)
+    result = with_parts(clusters, limits)
+    if not any(one.points for one in result):
+        shorter = limits_of(blocks, most_tensor, least_part=SHORTEST_PART)
+        crowded = [n for n, one in enumerate(result) if not one.problem and _holds_state(blocks, clusters[n])]
+        if crowded and shorter != limits:
+            again = with_parts([clusters[n] for n in crowded], shorter)
+            for n, one in zip(crowded, again, strict=True):
+                result[n] = one
+    return result
+
+
+def _holds_state(blocks: JobBlocks, cluster: Cluster) -> bool:
+    """Whether the devices together have the memory for parameters and the optimizer's state."""
+    weights = pipeline_ranks(blocks.whole, pp=1, schedule="1f1b", stages_per_rank=1).weights
+    of_rank, update = blocks.holdings(tp=1, sharded=True)
+    size_bytes, widened = blocks.element_bytes(sharded=True)
+    parameter, gradient = (float(one[0]) for one in of_rank.of_ranks(weights))
+    state_bytes = float(update.cost((0.0, 0.0)).state_bytes.at(np.asarray(gradient / size_bytes)))
+    return cluster.capacity_bytes is None or parameter * widened + state_bytes <= cluster.capacity_bytes * cluster.devices
+
+
+def _best_on(
+    blocks: JobBlocks,
+    clusters: Sequence[Cluster],
+    spaces: Mapping[int, Layouts],
+    *,
+    global_batch: int,
+    recomputes: Sequence[str],
+    keep: int,
+    variants: Variants | None,
+) -> list[BestOnCluster]:
+    """As best_on, of given layouts of each number of devices."""
+    needed = {part for one in spaces.values() for part in block_parts(one)}
     arrays = JobArrays(blocks, needed=sorted(needed), recomputes=recomputes, variants=variants)
     prices, problems = _prices(arrays, clusters)
     networks = Networks(clusters, blocks.parameters)

@@ -17,23 +17,27 @@ from gpuwise.plan.compose.parts import Composed, Parts, along, composed, parts_o
 from gpuwise.plan.compose.shallow import ShallowStep, shallow_step
 from gpuwise.plan.compose.variant import BlockVariant
 from gpuwise.plan.pricing.traces import StepTraces
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.segments import FORWARD, segments_of
 from gpuwise.trace.parallel.shard import element_bytes
 from gpuwise.trace.parallel.tensor_layers import divides_layers
 from gpuwise.trace.parallel.variant import recorded_as
 from gpuwise.trace.trace import Trace
 
+_ODD = 11  # times some power of two is the width of no usual layer
+
 
 @dataclass(frozen=True)
 class VariantRows:
-    """The blocks of one variant on one of tp ranks, at several micro-batches.
+    """The blocks of one variant on one of the ranks of tp, cp and ep, at several micro-batches.
 
     Attributes:
         low, high: their rows at two micro-batches.
         parts: kernels and launches.
         payload_bytes: along tp in a micro-batch. Shape (micro-batches, EXCHANGES, OPERATIONS).
         calls: likewise. Shape (EXCHANGES, OPERATIONS).
+        block_bytes: of each block along cp or ep in a micro-batch. Shape (micro-batches, BLOCK_OPERATIONS).
+        block_calls: likewise. Shape (BLOCK_OPERATIONS,).
         send_bytes: what a block passes on. Shape (micro-batches,).
     """
 
@@ -42,6 +46,8 @@ class VariantRows:
     parts: Parts
     payload_bytes: np.ndarray
     calls: np.ndarray
+    block_bytes: np.ndarray
+    block_calls: np.ndarray
     send_bytes: np.ndarray
 
 
@@ -81,10 +87,10 @@ class JobBlocks:
         self._by_heads = by_heads
         alike = like is not None and techniques == like.techniques.but(precision="amp-fp16")
         self._like = like if alike and like is not None and np.array_equal(self.micro_batches, like.micro_batches) else None
-        self._shallow_steps: dict[tuple[str, str, int], ShallowStep] = {}
+        self._shallow_steps: dict[tuple[str, str, int, int], ShallowStep] = {}
         self._rows: dict[tuple[int, bool, BlockVariant], VariantRows] = {}
         self._lives: dict[tuple[int, bool, bool, BlockVariant], Lives] = {}
-        self._holdings: dict[tuple[int, bool], tuple[Holdings, Update]] = {}
+        self._holdings: dict[tuple[int, bool, int], tuple[Holdings, Update]] = {}
         self._likes: dict[tuple[str, bool], JobBlocks | None] = {}
 
     @cached_property
@@ -95,10 +101,16 @@ class JobBlocks:
             return like.whole
         return self._trace(BlockVariant(), int(self.micro_batches[0]), sharded=False)
 
+    def divides_sequences(self, cp: int) -> bool:
+        """Whether the job's sequences divide among cp ranks, and it is recorded for the length of such a part."""
+        seq_len = self.whole.header.sizes.get("seq_len")
+        if seq_len is None or seq_len % cp:
+            return False
+        return self.traces.family(recorded_as(self.techniques)).covers(self._sizes(cp))
+
     def strategy(self, variant: BlockVariant, *, tp: int, sharded: bool) -> Strategy:
         """The strategy whose blocks an entry has. sharded: whether fully_shard runs the step."""
-        strategy = variant.of(self.techniques, tp=tp)
-        return strategy.but(mesh=Mesh(tp=tp, dp_shard=2)) if sharded else strategy
+        return variant.of(self.techniques, tp=tp, shards=max(2, variant.ep) if sharded else 1)
 
     def rows(self, variant: BlockVariant, *, tp: int, sharded: bool) -> VariantRows:
         """The blocks of a variant. Raises InputError where tp does not divide heads or features, and the errors of tracing."""
@@ -123,18 +135,19 @@ class JobBlocks:
         shallow = self._shallow(BlockVariant(), int(self.micro_batches[0]), sharded=False)
         return [degree for degree in range(2, most + 1) if divides_layers(shallow.trace, degree, by_heads=self._by_heads)]
 
-    def holdings(self, *, tp: int, sharded: bool) -> tuple[Holdings, Update]:
+    def holdings(self, *, tp: int, sharded: bool, ep: int = 1) -> tuple[Holdings, Update]:
         """What a rank holds, and its update. Errors as for `rows`."""
-        if (tp, sharded) not in self._holdings:
-            plain = BlockVariant()
+        key = (tp, sharded, ep)
+        if key not in self._holdings:
+            plain = BlockVariant(ep=ep)
             shallow = self._shallow(plain, int(self.micro_batches[0]), sharded=sharded)
             strategy = self.strategy(plain, tp=tp, sharded=sharded)
             size_bytes, widened = self.element_bytes(sharded=sharded)
             update = update_of(shallow, strategy, element_bytes=size_bytes, widened=widened)
             like = self._like_of(plain, sharded=sharded)
-            of_rank = holdings(shallow, strategy) if like is None else like.holdings(tp=tp, sharded=sharded)[0]
-            self._holdings[tp, sharded] = of_rank, update
-        return self._holdings[tp, sharded]
+            of_rank = holdings(shallow, strategy) if like is None else like.holdings(tp=tp, sharded=sharded, ep=ep)[0]
+            self._holdings[key] = of_rank, update
+        return self._holdings[key]
 
     def element_bytes(self, *, sharded: bool) -> tuple[int, float]:
         """Bytes of a parameter's element as recorded, and those of the one that is updated over them."""
@@ -143,9 +156,14 @@ class JobBlocks:
         return (2 if self.techniques.precision == "bf16" else 4), 1.0
 
     def _trace(self, variant: BlockVariant, micro_batch: int, *, sharded: bool) -> Trace:
-        strategy = self.strategy(variant, tp=1, sharded=sharded)
+        strategy = self.strategy(replace(variant, ep=1), tp=1, sharded=sharded)
         family = self.traces.family(recorded_as(strategy))
-        return family.at(accumulation=2, micro_batch=micro_batch, **self.traces.sizes)
+        return family.at(accumulation=2, micro_batch=micro_batch, **self._sizes(variant.cp))
+
+    def _sizes(self, cp: int) -> dict[str, int]:
+        """Sizes of the part of a sample that one of cp ranks has."""
+        sizes = dict(self.traces.sizes)
+        return sizes if cp == 1 else {**sizes, "seq_len": self.whole.header.sizes["seq_len"] // cp}
 
     def _shallow(self, variant: BlockVariant, micro_batch: int, *, sharded: bool) -> ShallowStep:
         """A few blocks on one device, which do not differ by what tensor-parallel ranks share."""
@@ -153,7 +171,7 @@ class JobBlocks:
         if like is not None:
             return like._shallow(variant, micro_batch, sharded=sharded)
         recorded = recorded_as(self.strategy(variant, tp=1, sharded=sharded)).variant
-        key = (recorded.precision, recorded.recompute, micro_batch)
+        key = (recorded.precision, recorded.recompute, variant.cp, micro_batch)
         if key not in self._shallow_steps:
             self._shallow_steps[key] = shallow_step(self._trace(variant, micro_batch, sharded=sharded))
         return self._shallow_steps[key]
@@ -178,9 +196,11 @@ class JobBlocks:
             return replace(rows, parts=rows.parts.in_fp16())
         strategy = self.strategy(variant, tp=tp, sharded=sharded)
         sizes = self.micro_batches.tolist()
+        # The largest may be too large to count. Of experts, tokens of no micro-batch must be as many as a layer is wide.
+        second = sizes[len(sizes) // 2] if variant.ep == 1 else _ODD * sizes[0]
         low, high = (
             composed(self._shallow(variant, size, sharded=sharded), strategy, by_heads=self._by_heads)
-            for size in (sizes[0], sizes[len(sizes) // 2])  # the largest may be too large to count
+            for size in (sizes[0], second)
         )
         as_run = replace(low.trace, header=replace(low.trace.header, strategy=strategy))
         if sharded and strategy.precision == "amp-fp16":
@@ -188,7 +208,8 @@ class JobBlocks:
         parts = parts_of(replace(low, trace=as_run), high, sizes)
         payload_bytes = along(low, high, sizes, lambda one: one.payload_bytes)
         send_bytes = along(low, high, sizes, _passed_on)
-        return VariantRows(low, high, parts, payload_bytes, low.calls, send_bytes)
+        block_bytes = along(low, high, sizes, lambda one: one.block_bytes)
+        return VariantRows(low, high, parts, payload_bytes, low.calls, block_bytes, low.block_calls, send_bytes)
 
 
 def _passed_on(one: Composed) -> np.ndarray:

@@ -12,6 +12,7 @@ from gpuwise.plan.compose.shallow import AFTER_BLOCKS, BEFORE_BLOCKS, SECTIONS, 
 from gpuwise.plan.compose.workload import Work
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace.parallel.blocks import block_of_modules
+from gpuwise.trace.parallel.experts import expert_parallel
 from gpuwise.trace.parallel.stage import stage_step
 from gpuwise.trace.parallel.tensor import tensor_parallel
 from gpuwise.trace.tables import CATEGORIES, PHASES
@@ -73,8 +74,8 @@ class UpdateCost:
 
 
 def holdings(shallow: ShallowStep, strategy: Strategy) -> Holdings:
-    """What the sections of a step hold on one of strategy.mesh.tp ranks."""
-    of_whole = _by_block(_tensor_parallel(shallow.trace, strategy))
+    """What the sections of a step hold on one of the ranks of tp and ep."""
+    of_whole = _by_block(_of_rank(shallow.trace, strategy))
     if len(shallow.trace.header.blocks) < 2:
         edges = np.array([of_whole[:, 0], of_whole[:, 0] * 0])
     else:
@@ -89,10 +90,12 @@ def holdings(shallow: ShallowStep, strategy: Strategy) -> Holdings:
 def _stage(trace: Trace, strategy: Strategy, rank: int) -> Trace:
     of_two = strategy.but(mesh=Mesh(pp=2), accumulation=2)
     stage = trace.once(("stage of two", rank), lambda: stage_step(trace, of_two, rank)[0])  # the same at any tp
-    return _tensor_parallel(stage, strategy)
+    return _of_rank(stage, strategy.but(mesh=Mesh(tp=strategy.mesh.tp)))
 
 
-def _tensor_parallel(trace: Trace, strategy: Strategy) -> Trace:
+def _of_rank(trace: Trace, strategy: Strategy) -> Trace:
+    if strategy.mesh.ep > 1:
+        trace = expert_parallel(trace, strategy)[0]
     return tensor_parallel(trace, strategy)[0] if strategy.mesh.tp > 1 else trace
 
 
@@ -139,7 +142,7 @@ def update_of(shallow: ShallowStep, strategy: Strategy, *, element_bytes: int, w
 
     Raises UnsupportedError for an optimizer that the job makes itself.
     """
-    trace = _tensor_parallel(shallow.trace, strategy)
+    trace = _of_rank(shallow.trace, strategy)
     optimizer = strategy.optimizer or trace.header.strategy.optimizer
     if optimizer is None:
         raise UnsupportedError(

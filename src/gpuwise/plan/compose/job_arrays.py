@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,10 +18,16 @@ from gpuwise.plan.compose.variant import BlockVariant
 from gpuwise.plan.compose.workload import Workload
 from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.plan.space.layouts import ModelLimits
+from gpuwise.trace.parallel.experts import experts_of
 from gpuwise.trace.tables import PHASES
 
 _FORWARD = PHASES.index("forward")
 
+
+# Tokens of a sequence that each rank of cp has at least. Parts of shorter sequences save what a smaller micro-batch, recompute
+# or tensor parallelism save, too; neighbours of the best strategy try them (gpuwise.plan.space.neighbours).
+LEAST_PART = 8192
+SHORTEST_PART = 512  # where nothing fits: shorter parts leave most of a GPU idle
 
 # What lives in a rank that has all of the model, in one whose gradients leave with a block's backward, in the last rank of a
 # pipeline and in its others, which hold a weight that both ends share in another way.
@@ -34,6 +41,15 @@ class Variants(Protocol):
     def __call__(self, recomputes: Sequence[str], *, tp: int, seq_len: int | None) -> tuple[BlockVariant, ...]: ...
 
 
+class BlockPart(NamedTuple):
+    """Which part of a block a rank runs. sharded: whether fully_shard runs the step."""
+
+    tp: int
+    cp: int
+    ep: int
+    sharded: bool
+
+
 class Entry(NamedTuple):
     """A variant of blocks on one of tp ranks. sharded: whether fully_shard runs the step."""
 
@@ -41,13 +57,17 @@ class Entry(NamedTuple):
     sharded: bool
     variant: BlockVariant
 
+    @property
+    def part(self) -> BlockPart:
+        return BlockPart(self.tp, self.variant.cp, self.variant.ep, self.sharded)
+
 
 class JobArrays:
     """The blocks of a job; arrays have an axis of entries. What lives in them has one of LIVES before it.
 
     Arguments:
         blocks: of the job.
-        needed: degrees of tensor parallelism, and whether fully_shard runs the step.
+        needed: parts of blocks that ranks run.
         recomputes: those to try.
         variants: of blocks, that are tried; None takes all, `variants_of`.
 
@@ -58,7 +78,7 @@ class JobArrays:
         self,
         blocks: JobBlocks,
         *,
-        needed: Iterable[tuple[int, bool]],
+        needed: Iterable[BlockPart],
         recomputes: Sequence[str],
         variants: Variants | None = None,
     ):
@@ -67,15 +87,17 @@ class JobArrays:
         self.entries = _traced(
             blocks,
             [
-                Entry(tp, sharded, variant)
-                for tp, sharded in needed
-                for variant in (variants or variants_of)(recomputes, tp=tp, seq_len=seq_len)
+                Entry(tp, sharded, replace(variant, cp=cp, ep=ep))
+                for tp, cp, ep, sharded in needed
+                for variant in (variants or variants_of)(recomputes, tp=tp, seq_len=seq_len // cp if seq_len else None)
             ],
         )
         rows = [blocks.rows(entry.variant, tp=entry.tp, sharded=entry.sharded) for entry in self.entries]
         self._workload = Workload([one.parts.work for one in rows], precision=blocks.techniques.precision)
         self.payload_bytes = np.stack([one.payload_bytes for one in rows])
         self.calls = np.stack([one.calls for one in rows])
+        self.block_bytes = np.stack([one.block_bytes for one in rows])
+        self.block_calls = np.stack([one.block_calls for one in rows])
         self.send_bytes = np.stack([one.send_bytes for one in rows])
         figures = blocks.parameters
         each_s = np.array([figures.host_operation_s[phase] for phase in PHASES[:-1]])[:, None]
@@ -96,10 +118,13 @@ class JobArrays:
     received_backward: np.ndarray
 
     def _add_holdings(self) -> None:
-        keys = list(dict.fromkeys((entry.tp, entry.sharded) for entry in self.entries))
-        of_holdings = [self.blocks.holdings(tp=tp, sharded=sharded) for tp, sharded in keys]
-        sizes = [self.blocks.element_bytes(sharded=sharded) for _, sharded in keys]
-        self.holding = np.array([keys.index((entry.tp, entry.sharded)) for entry in self.entries])
+        own = [(entry.tp, entry.sharded, entry.variant.ep) for entry in self.entries]
+        whole = [(tp, sharded, 1) for tp, sharded, _ in own]
+        keys = list(dict.fromkeys([*whole, *own]))
+        of_holdings = [self.blocks.holdings(tp=tp, sharded=sharded, ep=ep) for tp, sharded, ep in keys]
+        sizes = [self.blocks.element_bytes(sharded=sharded) for _, sharded, _ in keys]
+        # What a rank gathers and updates; and what all shards hold, the experts of all ranks among it.
+        self.holding, self.whole_holding = (np.array([keys.index(key) for key in some]) for some in (own, whole))
         self._section_bytes = np.array(
             [[one.parameter_bytes for one, _ in of_holdings], [one.gradient_bytes for one, _ in of_holdings]]
         )
@@ -168,8 +193,13 @@ def _lives(blocks: JobBlocks, entry: Entry) -> tuple[Lives, Lives, Lives, Lives]
     return whole, freed, whole.of_last or whole, whole.of_others or whole
 
 
-def limits_of(blocks: JobBlocks, most_tensor: int) -> ModelLimits:
-    """The limits of a job's model. most_tensor: the highest degree of tensor parallelism, as of the devices of a machine."""
+def limits_of(blocks: JobBlocks, most_tensor: int, *, least_part: int = LEAST_PART) -> ModelLimits:
+    """The limits of a job's model.
+
+    Arguments:
+        most_tensor: the highest degree of tensor parallelism, as of the devices of a machine.
+        least_part: tokens that each context-parallel rank has of a sequence at least.
+    """
     degrees = [1]
     for tp in blocks.tensor_degrees(most_tensor):
         try:
@@ -177,11 +207,18 @@ def limits_of(blocks: JobBlocks, most_tensor: int) -> ModelLimits:
         except (InputError, UnsupportedError):
             continue
         degrees.append(tp)
-    return ModelLimits(len(blocks.whole.header.blocks), tuple(degrees), blocks.whole.header.sizes.get("seq_len"))
+    seq_len = blocks.whole.header.sizes.get("seq_len")
+    parts = [2**n for n in range(1, ((seq_len or 0) // least_part).bit_length())]
+    context = tuple(cp for cp in parts if blocks.divides_sequences(cp))
+    experts = experts_of(blocks.whole)
+    of_experts = tuple(ep for ep in range(2, experts + 1) if experts % ep == 0)
+    return ModelLimits(len(blocks.whole.header.blocks), tuple(degrees), seq_len, (1, *context), (1, *of_experts))
 
 
-def variants_of(recomputes: Sequence[str], *, tp: int, seq_len: int | None) -> tuple[BlockVariant, ...]:
-    """The variants of blocks under a degree of tensor parallelism."""
-    sequence = (False, True) if tp > 1 and seq_len is not None and seq_len % tp == 0 else (False,)
+def variants_of(
+    recomputes: Sequence[str], *, tp: int, seq_len: int | None, cp: int = 1, ep: int = 1
+) -> tuple[BlockVariant, ...]:
+    """The variants of blocks under degrees of parallelism. seq_len: of the whole sequence."""
+    sequence = (False, True) if tp > 1 and seq_len is not None and seq_len % (tp * cp) == 0 else (False,)
     loss = (False, True) if tp > 1 else (False,)
-    return tuple(BlockVariant(recompute, s, p) for recompute in recomputes for s in sequence for p in loss)
+    return tuple(BlockVariant(recompute, s, p, cp, ep) for recompute in recomputes for s in sequence for p in loss)

@@ -15,7 +15,7 @@ from gpuwise.plan.compose.exchange import COPY_BYTES, RankGroups, copy_curve_s, 
 from gpuwise.plan.space.layouts import divisors
 from gpuwise.trace.header import RankGroup
 
-_OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "send")
+_OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 _LINES = 8  # algorithms of an operation at most
 
 

@@ -12,6 +12,8 @@ from gpuwise.plan.compose.shallow import SECTIONS, ShallowStep
 from gpuwise.plan.compose.workload import Work
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Collective
+from gpuwise.trace.parallel.context import context_parallel
+from gpuwise.trace.parallel.experts import expert_parallel
 from gpuwise.trace.parallel.segments import segments_of
 from gpuwise.trace.parallel.tensor import tensor_parallel
 from gpuwise.trace.parallel.tensor_layers import SplitLayers, split_layers
@@ -22,6 +24,7 @@ from gpuwise.trace.trace import Trace
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")  # along tp
 # Where ranks exchange along tp: before the blocks, in each of them, behind them, and at the ends of each rank's stack.
 EXCHANGES = ("before", "block", "after", "ends")
+BLOCK_OPERATIONS = ("all_gather", "reduce_scatter", "all_to_all")  # along cp or ep, in blocks alone
 MICRO_STEPS = 2  # the first micro-batch makes gradients, each further one adds to them
 CELLS = (len(SECTIONS), len(PHASES) - 1, MICRO_STEPS)
 
@@ -35,6 +38,7 @@ class Composed:
         trace: of the rank.
         micro_batch: of both.
         payload_bytes, calls: along tp in one micro-batch, by EXCHANGES and OPERATIONS.
+        block_bytes, block_calls: of each block along cp or ep in one micro-batch, by BLOCK_OPERATIONS.
     """
 
     shallow: ShallowStep
@@ -42,23 +46,32 @@ class Composed:
     micro_batch: int
     payload_bytes: np.ndarray
     calls: np.ndarray
+    block_bytes: np.ndarray
+    block_calls: np.ndarray
 
 
 def composed(shallow: ShallowStep, strategy: Strategy, *, by_heads: bool = False) -> Composed:
-    """A few blocks on one device as one of strategy.mesh.tp ranks runs them.
+    """A few blocks on one device as one of the ranks of tp, cp and ep runs them.
 
     Arguments:
+        shallow: on sequences divided by strategy.mesh.cp.
         by_heads: as for gpuwise.trace.parallel.tensor.tensor_parallel.
 
     Raises InputError where heads or features do not divide, UnsupportedError for blocks that are not recognised.
     """
-    trace, shape = shallow.trace, (len(EXCHANGES), len(OPERATIONS))
-    payload_bytes, calls = np.zeros(shape), np.zeros(shape)
+    trace, shape, once = shallow.trace, (len(EXCHANGES), len(OPERATIONS)), strategy.but(accumulation=1)
+    payload_bytes, calls, moved = np.zeros(shape), np.zeros(shape), tuple[Collective, ...]()
+    if strategy.mesh.ep > 1:
+        trace, moved = expert_parallel(trace, once)
     if strategy.mesh.tp > 1:
         layers = split_layers(trace, segments_of(trace), strategy.mesh.tp, by_heads=by_heads)
-        payload_bytes, calls = _exchanges(trace, strategy.but(accumulation=1), layers)
+        payload_bytes, calls = _exchanges(trace, once, layers)
         trace, _ = tensor_parallel(trace, strategy, by_heads=by_heads)
-    return Composed(shallow, trace, trace.header.sizes["micro_batch"], payload_bytes, calls)
+    if strategy.mesh.cp > 1:
+        trace, moved = context_parallel(trace, once)
+    of_block = np.array(_counted(moved, BLOCK_OPERATIONS)) / len(trace.header.blocks)
+    micro_batch = trace.header.sizes["micro_batch"]
+    return Composed(shallow, trace, micro_batch, payload_bytes, calls, of_block[:, 0], of_block[:, 1])
 
 
 def _exchanges(trace: Trace, strategy: Strategy, layers: SplitLayers) -> tuple[np.ndarray, np.ndarray]:
@@ -69,18 +82,19 @@ def _exchanges(trace: Trace, strategy: Strategy, layers: SplitLayers) -> tuple[n
     one, two = (traffic(trace, strategy, replace(nothing, pairs=of_first * times)) for times in (1, 2))
     before = traffic(trace, strategy, replace(nothing, embedding=layers.embedding))
     after = traffic(trace, strategy, replace(nothing, head=layers.head))
-    counted = np.array([_counted(collectives) for collectives in (before, one, after, two)])
+    counted = np.array([_counted(collectives, OPERATIONS) for collectives in (before, one, after, two)])
     block = counted[3] - counted[1]
     counted[3] = counted[1] - block
     counted[1] = block
     return counted[..., 0], counted[..., 1]
 
 
-def _counted(collectives: Sequence[Collective]) -> list[list[float]]:
+def _counted(collectives: Sequence[Collective], operations: Sequence[str]) -> list[list[float]]:
+    """Bytes and calls of each operation."""
     by_operation = {
         collective.operation: [float(collective.payload_bytes), float(collective.calls)] for collective in collectives
     }
-    return [by_operation.get(operation, [0.0, 0.0]) for operation in OPERATIONS]
+    return [by_operation.get(operation, [0.0, 0.0]) for operation in operations]
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,8 @@ class RowBuffers:
         edges = weights.copy()
         edges[..., _BLOCKS] = 0.0
         holding = arrays.holding[entry]
-        rest, whole = arrays.held_bytes(holding, edges)[0], arrays.held_bytes(holding, weights)[0]
+        rest, (whole, own) = arrays.held_bytes(holding, edges)[0], arrays.held_bytes(holding, weights)
+        of_all = arrays.held_bytes(arrays.whole_holding[entry], weights)[1]  # gradients of the experts of all ranks, too
         blocks = weights[..., _BLOCKS].sum(axis=-1)
         each = np.maximum(1.0, blocks)
         shard = np.where(layouts.shard[layout] == len(SHARDS), 0, layouts.shard[layout])
@@ -79,7 +80,7 @@ class RowBuffers:
             block_gradients=((weights * gradients)[..., _BLOCKS].sum(axis=-1) / each)[:, of_row],
             block_bytes=((whole - rest) / each)[:, of_row],
             rest_bytes=rest[:, of_row],
-            shard=arrays.widened[holding][of_row] / layouts.dp_shard[layout],
+            shard=(arrays.widened[holding] * of_all / np.maximum(1.0, own))[:, of_row] / layouts.shards[layout],
             reduced=(REDUCED_BYTES / arrays.element_bytes[holding])[of_row],
             keeps_gradients=(layouts.dp_replicate[layout] > 1) & (kind == "copies"),
             freed=shard == SHARDS.index("parameters"),

@@ -93,8 +93,8 @@ class RowMemory:
         """
         arrays, works, of_row = self._arrays, self._space.works, rows.of_row
         entry, column = works.entry[rows.works], works.column[rows.works]
-        split, holding = self._space.layouts.dp_shard[rows.layout], arrays.holding[entry]
-        parameter, gradient = arrays.held_bytes(holding, weights)
+        split, holding = self._space.layouts.shards[rows.layout], arrays.holding[entry]
+        parameter, gradient = arrays.held_bytes(arrays.whole_holding[entry], weights)
         elements = (gradient / arrays.element_bytes[holding])[:, of_row] / split
         state = arrays.state_bytes[0][holding][of_row] + arrays.state_bytes[1][holding][of_row] * elements
         before, after = weights[..., BEFORE_BLOCKS], weights[..., AFTER_BLOCKS]

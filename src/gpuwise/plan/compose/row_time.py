@@ -9,11 +9,12 @@ import numpy as np
 
 from gpuwise.cost.rates import family
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.plan.compose.chip_prices import ChipPrices
 from gpuwise.plan.compose.data_exchange import RankBytes, Sharing, data_collectives
 from gpuwise.plan.compose.exchange import RankGroups, exchange_time, fastest
 from gpuwise.plan.compose.job_arrays import JobArrays
 from gpuwise.plan.compose.many_calls import ManyCalls, Networks, copy_curves_s
-from gpuwise.plan.compose.parts import OPERATIONS
+from gpuwise.plan.compose.parts import BLOCK_OPERATIONS, OPERATIONS
 from gpuwise.plan.compose.pipeline import pipeline_s
 from gpuwise.plan.compose.shallow import AFTER_BLOCKS, BEFORE_BLOCKS, FIRST_BLOCK, LAST_BLOCK
 from gpuwise.plan.compose.space_rows import Space
@@ -76,7 +77,7 @@ class RowTime:
         self._launch_s = (self._weights * each).sum(axis=-1)  # (ranks, works)
         self._set_holdings(prices)
         frames, frame = np.unique(works.first, return_inverse=True)
-        self._most_shards = np.maximum.reduceat(space.layouts.dp_shard, frames)[frame]
+        self._most_shards = np.maximum.reduceat(space.layouts.shards, frames)[frame]
         self._set_exchanged()
 
     def _set_holdings(self, prices: ChipPrices) -> None:
@@ -87,7 +88,8 @@ class RowTime:
         self._parameter, self._gradient = arrays.held_bytes(holding, weights)
         self._rest = arrays.held_bytes(holding, edges)[0]
         self._blocks = weights[..., FIRST_BLOCK : LAST_BLOCK + 1].sum(axis=-1)
-        self._elements = self._gradient / arrays.element_bytes[holding]
+        whole = arrays.whole_holding[self._space.works.entry]
+        self._elements = arrays.held_bytes(whole, weights)[1] / arrays.element_bytes[holding]
         costs = [update.cost((0.0, 0.0)) for update in arrays.updates]
         operation_s, kernel_s = self._parameters.host_operation_s["optimizer"], self._parameters.host_kernel_s
         self._update_launch_s = np.array(
@@ -96,25 +98,29 @@ class RowTime:
         self._update_s = prices.update_s
 
     def _set_exchanged(self) -> None:
-        """What works exchange along tp and pp; its seconds on networks are added where they are asked for."""
+        """What works exchange along tp, cp, ep and pp; its seconds on networks are added where they are asked for."""
         works, layouts, weights, blocks = self._space.works, self._space.layouts, self._weights, self._blocks
         times = np.stack([weights[..., BEFORE_BLOCKS], blocks, weights[..., AFTER_BLOCKS], blocks > 0], axis=-1)
         self._payload = np.einsum("rwe,weo->orw", times, self._arrays.payload_bytes[works.entry, works.column])
         self._calls = np.einsum("rwe,weo->orw", times, self._arrays.calls[works.entry])
         self._send_bytes = self._arrays.send_bytes[works.entry, works.column]
-        self._of_stage = works.tp * layouts.dp_replicate[works.first] * layouts.dp_shard[works.first]
+        self._of_stage = works.tp * layouts.dp_replicate[works.first] * layouts.shards[works.first]
         self._tensor_s = np.full((len(weights), len(self._distinct), len(works)), np.nan)
         self._send_s = np.full(self._tensor_s.shape[1:], np.nan)
-        self._tensor_s[..., works.tp == 1] = 0.0
+        self._in_blocks = (layouts.cp * layouts.ep)[works.first]  # one of both is 1
+        self._tensor_s[..., (works.tp == 1) & (self._in_blocks == 1)] = 0.0
         self._send_s[:, works.pp == 1] = 0.0
 
     def _tensor_exchange_s(self, cluster: np.ndarray, work: np.ndarray, *, ranks: int) -> np.ndarray:
-        """Seconds of exchanges along tp in a step. Shape (ranks, rows)."""
+        """Seconds of exchanges along tp, cp and ep in a step. Shape (ranks, rows)."""
         network = self._network[cluster]
         missing = np.flatnonzero(np.isnan(self._tensor_s[0, network, work]))
         if len(missing):
             there, of = network[missing], work[missing]
             self._tensor_s[:, there, of] = self._along_tensor_s(there, of)
+            parts = np.flatnonzero(self._in_blocks[of] > 1)
+            if len(parts):
+                self._tensor_s[:, there[parts], of[parts]] += self._in_blocks_s(there[parts], of[parts])
         return self._tensor_s[:ranks, network, work]
 
     def _along_tensor_s(self, network: np.ndarray, work: np.ndarray) -> np.ndarray:
@@ -128,6 +134,19 @@ class RowTime:
                     payload > 0, accumulation * each * self._call_s(operation, network, group, payload / each), 0.0
                 )
         return result
+
+    def _in_blocks_s(self, network: np.ndarray, work: np.ndarray) -> np.ndarray:
+        """Seconds of exchanges along cp or ep in a step. Shape (ranks, rows)."""
+        works, entry = self._space.works, self._space.works.entry[work]
+        group = RankGroups("cp", self._in_blocks[work], works.tp[work])
+        payload, calls = self._arrays.block_bytes[entry, works.column[work]], self._arrays.block_calls[entry]
+        result = np.zeros(len(work))
+        for number, operation in enumerate(BLOCK_OPERATIONS):
+            each = payload[:, number] / np.maximum(1.0, calls[:, number])
+            if each.any():
+                result += calls[:, number] * self._call_s(operation, network, group, each)
+        whole: np.ndarray = self._blocks[:, work] * works.accumulation[work] * result
+        return whole
 
     def _one_send_s(self, cluster: np.ndarray, work: np.ndarray) -> np.ndarray:
         """Seconds of a send to the next stage, whose ranks are as far away as there are ranks of a stage. Shape (rows,)."""
@@ -210,7 +229,7 @@ class RowTime:
     def _of_kind(self, kind: str, rows: StrategyRows, *, ranks: int) -> np.ndarray:
         layouts, works, work, cluster = self._space.layouts, self._space.works, rows.work, rows.cluster
         chip, holding, accumulation = self._chip[cluster], self._holding[work], works.accumulation[work]
-        split = layouts.dp_shard[rows.layout]
+        split = layouts.shards[rows.layout]
         forward_s, backward_s = self._forward_s[:ranks, chip, work], self._backward_s[:ranks, chip, work]
         elements = self._elements[:ranks, work] / split
         update_s = self._update_s[0][chip, holding] + self._update_s[1][chip, holding] * elements
@@ -262,23 +281,3 @@ class RowTime:
         )
         whole_s: np.ndarray = np.maximum(ends_s + of_rank_s - batches_s, of_rank_s).max(axis=0)
         return whole_s
-
-
-@dataclass(frozen=True)
-class ChipPrices:
-    """The seconds of a job's blocks on several chips.
-
-    Attributes:
-        chip: of each cluster, an index.
-        batch_s: as JobArrays.batch_s, with an axis of chips before that of entries.
-        update_s: as JobArrays.update_s, with an axis of chips before the last.
-    """
-
-    chip: np.ndarray
-    batch_s: np.ndarray
-    update_s: np.ndarray
-
-    def of(self, clusters: Sequence[int]) -> ChipPrices:
-        """The same of some of the clusters."""
-        chips, chip = np.unique(self.chip[list(clusters)], return_inverse=True)
-        return ChipPrices(chip, self.batch_s[:, :, :, chips], self.update_s[:, chips])

@@ -74,7 +74,7 @@ def search(
                 table.whole, pp=mesh.pp, schedule=parallelism.pipeline_schedule, stages_per_rank=parallelism.stages_per_rank
             )
         strategy = table.techniques.but(mesh=mesh, parallelism=parallelism)
-        variants = variants_of(recomputes, tp=mesh.tp, seq_len=limits.seq_len)
+        variants = variants_of(recomputes, tp=mesh.tp, cp=mesh.cp, ep=mesh.ep, seq_len=limits.seq_len)
         steps = MeshSteps(table, cluster, strategy, variants, pipelines[key], np.maximum(1, counts))
         needed = device_bytes(steps, limit_bytes=capacity)
         fits = legal & (needed <= capacity)

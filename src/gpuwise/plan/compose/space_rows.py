@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.plan.compose.job_arrays import JobArrays
+from gpuwise.plan.compose.job_arrays import BlockPart, JobArrays
 from gpuwise.plan.compose.ranks import pipeline_ranks
 from gpuwise.plan.space.layouts import Layouts, accumulations, fills_pipeline
 
@@ -65,7 +65,8 @@ class Space:
 
     def __init__(self, arrays: JobArrays, layouts: Layouts, *, global_batch: int):
         sharded = np.array(is_sharded(layouts), dtype=bool)
-        key = np.stack([layouts.tp, layouts.pp, layouts.stages_per_rank, sharded.astype(np.int64)])
+        parts = layouts.tp, layouts.pp, layouts.stages_per_rank, sharded.astype(np.int64), layouts.cp, layouts.ep
+        key = np.stack(parts)
         frames, frame = np.unique(key, axis=1, return_inverse=True)
         self.order = np.argsort(frame.ravel(), kind="stable")
         self.sharded = sharded[self.order]
@@ -78,19 +79,19 @@ class Space:
     def _works(self, frames: np.ndarray, counts: np.ndarray, *, global_batch: int, devices: int) -> Works:
         micro_batches = self._arrays.blocks.micro_batches.tolist()
         starts = np.cumsum([0, *counts[:-1]])
-        of_holding: dict[tuple[int, bool], list[int]] = {}
-        for index, key in enumerate(self._arrays.entries):
-            of_holding.setdefault((key.tp, key.sharded), []).append(index)
+        of_part: dict[BlockPart, list[int]] = {}
+        for index, entry in enumerate(self._arrays.entries):
+            of_part.setdefault(entry.part, []).append(index)
         columns: list[np.ndarray] = []
-        for number, (tp, pp, stages, sharded) in enumerate(frames.T.tolist()):
-            accumulation = accumulations(global_batch, data_parallel=devices // (tp * pp), micro_batches=micro_batches)
+        for number, (tp, pp, stages, sharded, cp, ep) in enumerate(frames.T.tolist()):
+            accumulation = accumulations(global_batch, data_parallel=devices // (tp * pp * cp), micro_batches=micro_batches)
             legal = np.flatnonzero(fills_pipeline(accumulation, pp=pp, stages_per_rank=stages))
-            entries = np.array(of_holding.get((tp, bool(sharded)), ()), dtype=np.int64)
-            entry, column = (one.ravel() for one in np.meshgrid(entries, legal, indexing="ij"))
+            entries = np.array(of_part.get(BlockPart(tp, cp, ep, bool(sharded)), ()), dtype=np.int64)
+            rows, column = (one.ravel() for one in np.meshgrid(entries, legal, indexing="ij"))
             pipe = self._pipes.setdefault((pp, stages), len(self._pipes))
             same = np.array([pipe, tp, pp, stages, starts[number], counts[number]])
-            of_frame = np.repeat(same[:, None], len(entry), axis=1)
-            columns.append(np.concatenate([np.stack([entry, column, accumulation[column]]), of_frame]))
+            of_frame = np.repeat(same[:, None], len(rows), axis=1)
+            columns.append(np.concatenate([np.stack([rows, column, accumulation[column]]), of_frame]))
         table = np.concatenate(columns, axis=1) if columns else np.zeros((9, 0), dtype=np.int64)
         entries, sizes, counts_of_step, pipes, tensor, pipeline, per_rank, first, of_work = table
         flying = in_flight(pipeline, per_rank, counts_of_step)
@@ -115,12 +116,17 @@ def in_flight(pp: np.ndarray, stages: np.ndarray, accumulation: np.ndarray) -> n
 
 def is_sharded(layouts: Layouts) -> list[bool]:
     """Whether fully_shard runs the steps of layouts, as gpuwise.trace.parallel.variant.is_sharded has it of one."""
-    sharded: np.ndarray = (layouts.dp_shard > 1) | ((layouts.dp_replicate > 1) & (layouts.tp > 1))
+    sharded: np.ndarray = (layouts.shards > 1) | ((layouts.dp_replicate > 1) & (layouts.tp > 1))
     return sharded.tolist()
 
 
+def block_parts(layouts: Layouts) -> set[BlockPart]:
+    """The parts of blocks that ranks of layouts run."""
+    return set(map(BlockPart, layouts.tp.tolist(), layouts.cp.tolist(), layouts.ep.tolist(), is_sharded(layouts)))
+
+
 def _devices(layouts: Layouts) -> int:
-    return int(layouts.tp[0] * layouts.pp[0] * layouts.dp_replicate[0] * layouts.dp_shard[0]) if len(layouts) else 1
+    return int(layouts.tp[0] * layouts.pp[0] * layouts.dp_replicate[0] * layouts.shards[0]) if len(layouts) else 1
 
 
 def expanded(first: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ from gpuwise.cost.rates import family
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.data_exchange import RankBytes, data_collectives, sharing_of
 from gpuwise.plan.compose.exchange import ClusterCalls, Collectives, ExchangeTime, exchange_time
-from gpuwise.plan.compose.parts import OPERATIONS
+from gpuwise.plan.compose.parts import BLOCK_OPERATIONS, OPERATIONS
 from gpuwise.plan.compose.pipeline import pipeline_s
 from gpuwise.plan.compose.ranks import PipelineRanks
 from gpuwise.plan.compose.shallow import AFTER_BLOCKS, BEFORE_BLOCKS
@@ -120,7 +120,11 @@ class MeshSteps:
     def _exchange(self, phase_s: np.ndarray) -> ExchangeTime:
         mesh = self.strategy.mesh
         return exchange_time(
-            [*(self._tensor_collectives() if mesh.tp > 1 else []), *self._data_collectives()],
+            [
+                *(self._tensor_collectives() if mesh.tp > 1 else []),
+                *(self._collectives_in_blocks() if mesh.cp > 1 else []),
+                *self._data_collectives(),
+            ],
             ClusterCalls(self.cluster, self.table.parameters),
             forward_s=phase_s[..., _FORWARD],
             backward_s=phase_s[..., _BACKWARD] + phase_s[..., _RECOMPUTE],
@@ -139,6 +143,16 @@ class MeshSteps:
             Collectives(operation, group, payload[..., number] * count, calls[..., number] * count)
             for number, operation in enumerate(OPERATIONS)
             if payload[..., number].any()
+        ]
+
+    def _collectives_in_blocks(self) -> list[Collectives]:
+        tp, times = self.strategy.mesh.tp, self.ranks.blocks[:, None, None] * self.accumulation
+        blocks = [self.table.blocks(variant, tp=tp, sharded=self.sharded).rows for variant in self.variants]
+        payload, calls = (np.stack([getattr(one, name) for one in blocks]) for name in ("block_bytes", "block_calls"))
+        group = group_along(self.strategy.mesh, "cp")
+        return [
+            Collectives(operation, group, payload[..., number] * times, calls[:, None, number] * times)
+            for number, operation in enumerate(BLOCK_OPERATIONS)
         ]
 
     def _data_collectives(self) -> list[Collectives]:

@@ -11,8 +11,7 @@ from gpuwise.plan.compose.point import ComposedPoint
 from gpuwise.plan.pricing.step import StepPricer, has_headroom
 from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.plan.space.neighbours import neighbours
-from gpuwise.trace.parallel.variant import EXPERT
-from gpuwise.trace.trace import Trace
+from gpuwise.trace.parallel.experts import experts_of
 
 _MOST_STEPS = 4  # from neighbour to neighbour
 
@@ -134,8 +133,3 @@ def _fastest_neighbour(
         if has_headroom(whole.memory):
             return whole
     return None
-
-
-def experts_of(trace: Trace) -> int:
-    """Experts of each block of a model; 0 where it has none."""
-    return 1 + max((int(match[2]) for path in trace.modules if (match := EXPERT.match(path))), default=-1)

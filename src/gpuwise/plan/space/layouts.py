@@ -1,4 +1,4 @@
-"""Layouts: how devices may be divided among tensor, pipeline and data parallelism, as columns of arrays.
+"""Layouts: how devices may be divided among tensor, context, expert, pipeline and data parallelism, as columns of arrays.
 
 The rules are those of gpuwise.strategy.check_techniques and gpuwise.trace.parallel.ranks, applied to all combinations at once;
 tests/property/test_layouts.py holds them to each other.
@@ -26,11 +26,14 @@ class ModelLimits:
         blocks: number of its repeated blocks.
         tensor_degrees: degrees of tensor parallelism that divide its heads and features, 1 among them.
         seq_len: length of its sequences; None where it has none.
+        context_degrees, expert_degrees: of context and expert parallelism, 1 among them; 1 alone by default.
     """
 
     blocks: int
     tensor_degrees: tuple[int, ...]
     seq_len: int | None = None
+    context_degrees: tuple[int, ...] = (1,)
+    expert_degrees: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class Layouts:
     Attributes:
         tp, pp, dp_replicate, dp_shard: degrees of the mesh.
         stages_per_rank: 1 runs 1f1b, more run interleaved-1f1b.
-        shard: index into SHARDS; their number where dp_shard is 1.
+        shard: index into SHARDS; their number where nothing is split.
+        cp, ep: degrees of context and expert parallelism.
     """
 
     tp: np.ndarray
@@ -49,6 +53,14 @@ class Layouts:
     dp_shard: np.ndarray
     stages_per_rank: np.ndarray
     shard: np.ndarray
+    cp: np.ndarray
+    ep: np.ndarray
+
+    @property
+    def shards(self) -> np.ndarray:
+        """Ranks that split parameters, gradients or state: those of dp_shard and of cp."""
+        result: np.ndarray = self.dp_shard * self.cp
+        return result
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -59,6 +71,8 @@ class Layouts:
             pp=int(self.pp[row]),
             dp_replicate=int(self.dp_replicate[row]),
             dp_shard=int(self.dp_shard[row]),
+            cp=int(self.cp[row]),
+            ep=int(self.ep[row]),
         )
 
     def under(self, techniques: Strategy) -> Layouts:
@@ -67,8 +81,9 @@ class Layouts:
         Arguments:
             techniques: its mesh and batch do not count.
         """
-        axes = [self.tp > 1, self.pp > 1, self.dp_replicate > 1, self.dp_shard > 1, self.stages_per_rank > 1]
-        kinds, kind_of_row = np.unique(np.column_stack([*axes, self.shard]), axis=0, return_inverse=True)
+        degrees = self.tp, self.pp, self.dp_replicate, self.dp_shard, self.stages_per_rank, self.cp, self.ep
+        columns = np.column_stack([*(degree > 1 for degree in degrees), self.shard])
+        kinds, kind_of_row = np.unique(columns, axis=0, return_inverse=True)
         legal = np.array([_goes_with(techniques, kind.tolist()) for kind in kinds], dtype=bool)
         rows = np.flatnonzero(legal[kind_of_row.ravel()])
         return self if len(rows) == len(self) else Layouts(*(getattr(self, f.name)[rows] for f in fields(self)))
@@ -83,8 +98,8 @@ class Layouts:
 
 def _goes_with(techniques: Strategy, kind: list[int]) -> bool:
     """Whether techniques go with layouts of a kind: whether each axis has several devices, and the shard."""
-    tp, pp, dp_replicate, dp_shard, stages = (1 + several for several in kind[:-1])
-    alike = Layouts(*(np.array([degree]) for degree in (tp, pp, dp_replicate, dp_shard, stages, kind[-1])))
+    tp, pp, dp_replicate, dp_shard, stages, cp, ep = (1 + several for several in kind[:-1])
+    alike = Layouts(*(np.array([degree]) for degree in (tp, pp, dp_replicate, dp_shard, stages, kind[-1], cp, ep)))
     strategy = techniques.but(mesh=alike.mesh(0), parallelism=alike.parallelism(0), accumulation=2 * pp)
     try:
         check_techniques(strategy)
@@ -106,16 +121,19 @@ def layouts(devices: int, limits: ModelLimits, *, most_stages: int = 8) -> Layou
         degrees,
         np.arange(1, most_stages + 1),
         np.arange(_WHOLE + 1),
+        np.array([degree for degree in limits.context_degrees if devices % degree == 0]),
+        np.array([degree for degree in limits.expert_degrees if devices % degree == 0]),
         indexing="ij",
     )
-    tp, pp, dp_shard, stages, shard = (axis.ravel() for axis in axes)
-    of_model = tp * pp * dp_shard
+    tp, pp, dp_shard, stages, shard, cp, ep = (axis.ravel() for axis in axes)
+    of_model = tp * pp * dp_shard * cp
     legal = devices % of_model == 0
     legal &= (pp == 1) | (pp * stages <= limits.blocks)
     legal &= (pp > 1) | (stages == 1)
-    legal &= (dp_shard == 1) == (shard == _WHOLE)
+    legal &= (dp_shard * cp == 1) == (shard == _WHOLE)
+    legal &= (ep == 1) | ((dp_shard % ep == 0) & (tp * pp * cp == 1))  # as gpuwise.strategy.legal_tensor has it
     rows = np.flatnonzero(legal)
-    columns = (tp, pp, devices // of_model, dp_shard, stages, shard)
+    columns = (tp, pp, devices // of_model, dp_shard, stages, shard, cp, ep)
     return Layouts(*(column[rows] for column in columns))
 
 

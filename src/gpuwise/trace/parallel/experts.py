@@ -14,8 +14,13 @@ from gpuwise.trace.parallel.variant import EXPERT
 from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES
 from gpuwise.trace.trace import Trace
 
-_GEMM = KINDS.index("gemm")
+_GEMM, _RECOMPUTE = KINDS.index("gemm"), PHASES.index("recompute")
 _OF_ACTIVATIONS = [CATEGORIES.index(name) for name in ("activation", "temporary")]
+
+
+def experts_of(trace: Trace) -> int:
+    """Experts of each block of a model; 0 where it has none."""
+    return 1 + max((int(match[2]) for path in trace.modules if (match := EXPERT.match(path))), default=-1)
 
 
 def expert_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, tuple[Collective, ...]]:
@@ -57,8 +62,10 @@ def _with_more_tokens(trace: Trace, ours: np.ndarray, degree: int) -> Trace:
     values = operations.values[rows].astype(np.float64)
     names = ("flops", "bytes_read", "bytes_written", "m", "n", "k")
     flops, read, written, m, n, k = (COLUMNS.index(name) for name in names)
-    product = operations.kind[rows] == _GEMM
-    tokens_in_k = product & (values[:, k] == _tokens(trace, ours))
+    product, tokens = operations.kind[rows] == _GEMM, _tokens(trace, ours)
+    forward = np.unique(row[np.isin(sequence.phase, [FORWARD, _RECOMPUTE])])
+    # Gradients of weights sum over tokens. Elsewhere a width that happens to be the number of tokens is one.
+    tokens_in_k = product & (values[:, k] == tokens) & (values[:, m] != tokens) & ~np.isin(np.arange(len(rows)), forward)
     left, right = values[:, m] * values[:, k], values[:, n] * values[:, k]
     grown = np.where(tokens_in_k, degree * (left + right), degree * left + right) / np.maximum(left + right, 1)
     values[:, flops] *= np.where(more, degree, 1)
