@@ -70,7 +70,7 @@ def test_the_plan_pays_for_the_power_of_its_own_forecast():
     (own,) = [p for p in plan(own="rtx-4090").plans if p.offer.provider == "own"]
     chips_w = own.forecast.energy_j / own.forecast.step_time_s.value
     assert own.usd.value == pytest.approx((chips_w + 100) / 0.9 / 1000 * 0.17 * own.machine_hours)
-    assert chips_w < 450
+    assert chips_w <= 450
 
 
 def test_a_purchase_counts_and_break_even_is_against_each_rental():
@@ -93,14 +93,14 @@ def test_break_even_is_known_against_every_offer_and_shown_against_the_cheapest_
     few, all_of_them = (plan(own="rtx-4090:2", purchase="5k", limit=limit) for limit in (3, None))
     (machine,) = [m for m in few.at_hand if m.count == 2]
     rented = [p for p in all_of_them.plans if p.offer.terms in ("on-demand", "spot")]
-    assert [(row.device, row.count, row.instance, row.terms, row.usd) for row in machine.break_even_offers] == [
-        (p.device, p.count, p.offer.instance, p.offer.terms, p.usd.value) for p in rented
-    ]
+    of_plans = {(p.device, p.count, p.offer.instance, p.offer.region, p.offer.terms): p.usd.value for p in rented}
+    of_rows = {(row.device, row.count, row.instance, row.region, row.terms): row.usd for row in machine.break_even_offers}
+    assert of_rows == pytest.approx(of_plans, rel=0.01)  # what few does not show is composed, not forecast exactly
     assert {row.rank for row in machine.break_even_offers} - {None} == {row.rank for row in machine.break_even}
     of_each = {row.device: row for row in cheapest_of_each_chip(machine.break_even_offers)}
     assert set(of_each) == {p.device for p in rented}
     for device, row in of_each.items():
-        assert row.usd == min(p.usd.value for p in rented if p.device == device)
+        assert row.usd == pytest.approx(min(p.usd.value for p in rented if p.device == device), rel=0.01)
     assert len(few.to_dict()["at_hand"][1]["break_even_offers"]) == len(rented)
 
 

@@ -155,9 +155,10 @@ def test_a_forecast_at_an_odd_price_says_so():
 
 def test_the_headline_of_the_readme():
     result = gpuwise.plan("llama3-8b", tokens=20 * 10**9, budget=20_000, deadline="30d")
-    best, other = result.best, result.best_at_usual_price
-    assert (best.offer.provider, best.device, best.offer.terms) == ("nebius", "b300-288gb-sxm", "spot")
-    assert best.price_outlier
-    assert best.price_of_median < 0.15
-    assert not other.price_outlier
-    assert other in result.plans
+    (cheap,) = [each for each in result.plans if (each.offer.provider, each.device) == ("nebius", "b300-288gb-sxm")]
+    assert cheap.offer.terms == "spot"
+    assert cheap.price_outlier
+    assert cheap.price_of_median < 0.15
+    assert cheap.usd.value > result.best.usd.value  # at the price that such machines usually have
+    assert not result.best.price_outlier
+    assert result.best_at_usual_price is None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuwise.cost.kernels.alignment import unaligned
+from gpuwise.errors import UnsupportedError
 from gpuwise.plan.compose.shallow import SECTIONS, ShallowStep
 from gpuwise.plan.compose.workload import Work
 from gpuwise.strategy import Strategy
@@ -117,7 +118,14 @@ class Parts:
 
 
 def parts_of(low: Composed, high: Composed, micro_batches: Sequence[int]) -> Parts:
-    """The parts of a step. low, high: the parts at two micro-batches, between which counts are linear."""
+    """The parts of a step. low, high: the parts at two micro-batches, between which counts are linear.
+
+    Raises UnsupportedError where the two run different operations, as 4-bit products of few and of many rows do.
+    """
+    if low.trace.operations.values.shape != high.trace.operations.values.shape:
+        raise UnsupportedError(
+            f"micro-batches of {low.micro_batch} and {high.micro_batch} run different operations, and are not composed."
+        )
     sequence = low.trace.sequence
     cell, cells = cells_of(low), int(np.prod(CELLS))
     inside = cell >= 0
