@@ -14,6 +14,8 @@ from gpuwise.cli.main import main
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.plan.buying.candidates import Candidate, candidates
 from gpuwise.plan.buying.clusters import with_clusters
+from gpuwise.plan.compose.verify import Finals
+from gpuwise.plan.composed import ComposedStrategies
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.request import Request
 from gpuwise.plan.search import search, widened
@@ -52,6 +54,22 @@ def test_a_wider_search_adds_to_what_is_searched_already(monkeypatch):
     assert len(searched.best) < len(both.best)
     assert {cluster.machines for _, cluster in forecast} <= {4}
     assert both.strategies.priced == whole.strategies.priced
+
+
+def test_where_no_composed_strategy_fits_exactly_data_parallelism_is_forecast(monkeypatch):
+    settings = {"tokens": "100M", "on": "h200-sxm:8", "spot": False, "limit": 1}
+    composed = gpuwise.plan("llama3-8b", **settings).best
+    finals = ComposedStrategies.finals
+
+    def none_fits(self, key, cluster):
+        found = finals(self, key, cluster)
+        return Finals((), tuple((each.point, "does not fit") for each in found.finalists), None)
+
+    monkeypatch.setattr(ComposedStrategies, "finals", none_fits)
+    plan = gpuwise.plan("llama3-8b", **settings).best
+    assert composed.forecast.step_time_s.value <= plan.forecast.step_time_s.value
+    assert plan.strategy.mesh.dp_shard == 8
+    assert plan.forecast.memory.device_bytes < 141e9
 
 
 @pytest.fixture(scope="module")

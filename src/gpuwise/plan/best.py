@@ -110,8 +110,8 @@ class BestStrategies:
     def exact(self, item: Candidate, estimate: Estimate) -> Estimate | NoStrategy:
         """The exact estimate of a candidate, which may be of another strategy.
 
-        The fastest composed strategies are forecast alone. Others have their memory replayed, and are searched again with
-        replays if little memory is left.
+        The fastest composed strategies are forecast alone; where none of them fits, data parallelism is. Others have their
+        memory replayed, and are searched again with replays if little memory is left.
         """
         forecast = estimate.forecast
         if forecast is None:
@@ -133,10 +133,14 @@ class BestStrategies:
     def _exact_of_composed(self, item: Candidate) -> Estimate | NoStrategy:
         finals = self._composed.finals(item.key, item.cluster)
         self._finals[item.key] = finals
-        if not finals.finalists:
+        if finals.best is not None:
+            return Estimate.of(finals.best, settled=True)
+        # Of the fastest none fits after all. Data parallelism is forecast exactly, and may.
+        self._strategies.exact_on.add(item.cluster)
+        again = self._best(item)
+        if isinstance(again, NoStrategy):
             return NoStrategy(rejections.out_of_memory(), finals.dropped[0][1])
-        assert finals.best is not None
-        return Estimate.of(finals.best, settled=True)
+        return replace(again, settled=True)
 
     def _is_composed(self) -> bool:
         """Whether meshes are composed of blocks: the model has some, and the user pins nothing that is searched with them."""
