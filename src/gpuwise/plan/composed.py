@@ -7,16 +7,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.interval import step_interval
-from gpuwise.cost.memory.device import outside_bytes
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes import Note, rejections
 from gpuwise.plan.buying.candidates import Candidate, Key
-from gpuwise.plan.compose.best import BestOnCluster, JobBlocks, best_on
+from gpuwise.plan.compose.best import BestOnCluster, JobBlocks, best_on, least_device_bytes
 from gpuwise.plan.compose.job_arrays import variants_of
 from gpuwise.plan.compose.point import ComposedPoint
 from gpuwise.plan.compose.variant import BlockVariant
@@ -158,7 +155,7 @@ class ComposedStrategies:
             like = self._blocks.get(techniques.but(precision="amp-bf16"))
             self._blocks[techniques] = JobBlocks(self._pricer.traces, techniques, micro_batches=sizes, like=like)
         blocks, batch = self._blocks[techniques], constraints.global_batch
-        least = [least_bytes(blocks, cluster) for cluster in clusters]
+        least = [least_device_bytes(blocks, cluster) for cluster in clusters]
         limits = [HEADROOM * (cluster.capacity_bytes or math.inf) for cluster in clusters]
         holds = [each <= limit for each, limit in zip(least, limits, strict=True)]
         large = [cluster for cluster, enough in zip(clusters, holds, strict=True) if enough]
@@ -211,15 +208,3 @@ def _few_variants(recomputes: Sequence[str], *, tp: int, seq_len: int | None) ->
     return tuple(
         BlockVariant(recompute, divided, True) for recompute in recomputes if recompute != "selective" or len(recomputes) == 1
     )
-
-
-def least_bytes(blocks: JobBlocks, cluster: Cluster) -> float:
-    """A lower bound of the memory that a device of a cluster needs under any mesh: its part of parameters, gradients and
-    optimizer state, all of which are there during the update, and what is outside the allocator."""
-    holdings, update = blocks.holdings(tp=1, sharded=False)
-    count = len(blocks.whole.header.blocks)
-    weights = np.array([[1, 1, max(0, count - 2), min(1, count - 1), 1]])  # of SECTIONS
-    parameter_bytes, gradient_bytes = (float(each[0]) for each in holdings.of_ranks(weights))
-    elements = gradient_bytes / blocks.element_bytes(sharded=False)[0]
-    state_bytes = update.cost((0.0, 0.0)).state_bytes.each * elements
-    return (parameter_bytes + gradient_bytes + state_bytes) / cluster.devices + outside_bytes(cluster, blocks.parameters)

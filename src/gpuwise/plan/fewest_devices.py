@@ -24,7 +24,12 @@ _UP_TO = (16, 128, 1024, MOST_DEVICES)
 
 
 def fewest_devices(
-    request: Request, offers: Sequence[Offer], catalog: Catalog, *, search: Callable[[Request], Searched]
+    request: Request,
+    offers: Sequence[Offer],
+    catalog: Catalog,
+    *,
+    search: Callable[[Request], Searched],
+    widened: Callable[[Searched, Request], Searched],
 ) -> Holding | None:
     """The fewest devices that hold a job: of the chips that the user names, or else of those with most memory that are rented
     and that `gpuwise train` can run. Of equally many devices the cheapest an hour, as listed.
@@ -32,14 +37,14 @@ def fewest_devices(
     Clusters have the numbers of machines that `plan` tries. None where no number of devices holds the job.
 
     Arguments:
-        search: gpuwise.plan.search.search of the same job.
+        search, widened: those of gpuwise.plan.search, of the same job.
     """
     rented = {chip.id: chip for offer in offers if (chip := _rented(offer, request, catalog)) is not None}
     named = _named(request, catalog) & rented.keys()
     most_bytes = max((chip.usable_memory_bytes or 0 for chip in rented.values()), default=0)
     largest = {id_ for id_, chip in rented.items() if chip.usable_memory_bytes == most_bytes}
     for chips in (named, largest):
-        holding = _fewest_of(chips, request, search) if chips else None
+        holding = _fewest_of(chips, request, search, widened) if chips else None
         if holding is not None:
             return holding
     return None
@@ -61,12 +66,18 @@ def _named(request: Request, catalog: Catalog) -> set[str]:
     return {parse_device(name, catalog=catalog).chip.id for name in names if name.lower() not in ("here", "cpu")}
 
 
-def _fewest_of(chips: Collection[str], request: Request, search: Callable[[Request], Searched]) -> Holding | None:
+def _fewest_of(
+    chips: Collection[str],
+    request: Request,
+    search: Callable[[Request], Searched],
+    widened: Callable[[Searched, Request], Searched],
+) -> Holding | None:
     wider = replace(
         request, on=tuple(sorted(chips)), own=(), own_clusters=(), here=None, machines_joined=True, more_devices=None
     )
+    searched = search(replace(wider, max_devices=_UP_TO[0]))
     for most_devices in _UP_TO:
-        searched = search(replace(wider, max_devices=most_devices))
+        searched = widened(searched, replace(wider, max_devices=most_devices))
         items = [item for item in searched.considered if isinstance(item, Candidate) and not item.offer.stale]
         for item in sorted(items, key=lambda item: (item.devices, item.terms.usd_per_hour)):
             if isinstance(searched.best[item.key], Estimate):

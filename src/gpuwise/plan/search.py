@@ -53,7 +53,11 @@ def plan(
         return _planned(searched, request, offers, catalog)
     except FitsNowhere as error:
         holding = fewest_devices(
-            request, offers, catalog, search=lambda other: search(traces, other, offers, catalog, with_seq_len=with_seq_len)
+            request,
+            offers,
+            catalog,
+            search=lambda other: search(traces, other, offers, catalog, with_seq_len=with_seq_len),
+            widened=lambda narrow, other: widened(narrow, other, offers, catalog),
         )
         if holding is None:
             raise

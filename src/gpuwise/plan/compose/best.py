@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuwise.cost.memory.device import outside_bytes
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
@@ -16,7 +17,6 @@ from gpuwise.plan.compose.job_arrays import SHORTEST_PART, JobArrays, Variants, 
 from gpuwise.plan.compose.many_calls import Networks
 from gpuwise.plan.compose.point import ComposedPoint
 from gpuwise.plan.compose.pruned import PrunedSearch
-from gpuwise.plan.compose.ranks import pipeline_ranks
 from gpuwise.plan.compose.row_time import RowTime
 from gpuwise.plan.compose.space_rows import Space, block_parts
 from gpuwise.plan.space.layouts import Layouts, ModelLimits, layouts
@@ -77,7 +77,7 @@ def best_on(
     result = with_parts(clusters, limits)
     if not any(one.points for one in result):
         shorter = limits_of(blocks, most_tensor, least_part=SHORTEST_PART)
-        crowded = [n for n, one in enumerate(result) if not one.problem and _holds_state(blocks, clusters[n])]
+        crowded = [n for n, one in enumerate(result) if not one.problem and _may_hold(blocks, clusters[n])]
         if crowded and shorter != limits:
             again = with_parts([clusters[n] for n in crowded], shorter)
             for n, one in zip(crowded, again, strict=True):
@@ -85,14 +85,20 @@ def best_on(
     return result
 
 
-def _holds_state(blocks: JobBlocks, cluster: Cluster) -> bool:
-    """Whether the devices together have the memory for parameters and the optimizer's state."""
-    weights = pipeline_ranks(blocks.whole, pp=1, schedule="1f1b", stages_per_rank=1).weights
-    of_rank, update = blocks.holdings(tp=1, sharded=True)
-    size_bytes, widened = blocks.element_bytes(sharded=True)
-    parameter, gradient = (float(one[0]) for one in of_rank.of_ranks(weights))
-    state_bytes = float(update.cost((0.0, 0.0)).state_bytes.at(np.asarray(gradient / size_bytes)))
-    return cluster.capacity_bytes is None or parameter * widened + state_bytes <= cluster.capacity_bytes * cluster.devices
+def least_device_bytes(blocks: JobBlocks, cluster: Cluster) -> float:
+    """A lower bound of the memory that a device of a cluster needs under any mesh: its part of parameters, gradients and
+    optimizer state, all of which are there during the update, and what is outside the allocator."""
+    holdings, update = blocks.holdings(tp=1, sharded=False)
+    count = len(blocks.whole.header.blocks)
+    weights = np.array([[1, 1, max(0, count - 2), min(1, count - 1), 1]])  # of SECTIONS
+    parameter_bytes, gradient_bytes = (float(each[0]) for each in holdings.of_ranks(weights))
+    elements = gradient_bytes / blocks.element_bytes(sharded=False)[0]
+    state_bytes = update.cost((0.0, 0.0)).state_bytes.each * elements
+    return (parameter_bytes + gradient_bytes + state_bytes) / cluster.devices + outside_bytes(cluster, blocks.parameters)
+
+
+def _may_hold(blocks: JobBlocks, cluster: Cluster) -> bool:
+    return cluster.capacity_bytes is None or least_device_bytes(blocks, cluster) <= cluster.capacity_bytes
 
 
 def _best_on(
