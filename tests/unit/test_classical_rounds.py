@@ -95,15 +95,15 @@ def seconds(rows: int, rounds: int) -> float:
     return 0.2 + 1e-4 * rows + rounds * (0.01 + 1e-5 * rows)
 
 
-def fit(rows: int, rounds: int, *, most: int = 100, whole: bool = True, told: bool = True) -> TimedFit:
+def fit(rows: int, rounds: int, *, most: int = 100, whole: bool = True, counted: bool = True) -> TimedFit:
     taken = seconds(rows, rounds)
-    return TimedFit(rows, taken, taken, None, 1, rounds if told else None, most if whole else rounds, whole)
+    return TimedFit(rows, taken, taken, None, 1, rounds if counted else None, most if whole else rounds, whole)
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_few_rounds_say_what_all_take(told: bool):
-    whole = [fit(n, 100, told=told) for n in (1000, 4000)]
-    few = [fit(n, rounds, whole=False, told=told) for n in (4000, 16_000, 64_000) for rounds in (2, 5)]
+@pytest.mark.parametrize("counted", [True, False])
+def test_few_rounds_say_what_all_take(counted: bool):
+    whole = [fit(n, 100, counted=counted) for n in (1000, 4000)]
+    few = [fit(n, rounds, whole=False, counted=counted) for n in (4000, 16_000, 64_000) for rounds in (2, 5)]
     with_few, without = (
         growth_of_fits(whole, each, samples=100_000, figure=lambda one: one.cpu_s, scatter=TIME).at(100_000)
         for each in (few, [])

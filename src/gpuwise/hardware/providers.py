@@ -21,7 +21,7 @@ class Provider:
         id: as in the offers' files.
         alone: why several of its machines are not rented to run one job; "" where they are.
         quotas: what it lets a new account rent by default, by terms ("any" for all); empty where nothing is known.
-        quota_raise: how more is asked for, and how long that takes; "" where nothing is known.
+        quota_raise: how to request a larger quota, and how long that takes; "" where nothing is known.
         unverified: names of figures that no stored page of the provider confirms.
         price_kinds: kinds of the prices that are not simply published, by terms; see gpuwise.hardware.prices.PRICE_KINDS.
         interruptions_per_day: expected interruptions of one spot machine; None where no rate is known.

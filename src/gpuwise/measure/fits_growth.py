@@ -16,7 +16,7 @@ from gpuwise.plan.cpu.growth import Growth, Scatter, growth_of
 from gpuwise.results.fits import TimedFit
 
 # Standard deviations of logarithms. Set with the constants of growth.py, on the estimators of benchmarks/classical_tuning.py.
-ROUNDS_DRIFT = 0.2  # of the rounds, for each e-fold beyond the largest size at which they are told
+ROUNDS_DRIFT = 0.2  # of the rounds, for each e-fold beyond the largest size at which they are known
 ROUNDS_ERROR = 0.4  # of the rounds of one fit, where they end by themselves
 
 
@@ -55,7 +55,7 @@ class RoundsLaw:
     """The rounds of whole fits as a power of the rows.
 
     Attributes:
-        samples: most rows at which they are told.
+        samples: most rows at which they are known.
         rounds: there.
         most: the limit of the rounds; infinite where there is none.
         power: of the rows.

@@ -129,7 +129,7 @@ def started_on_each_machine(*, machines: int, ranks: int) -> str:
 
 @kind_of_note(flag="--max-devices")
 def rented_together(*, machines: int, devices: float, instance: str, provider: str, spot: bool, quota_raise: str) -> str:
-    """Several machines are rented at the price of one each. quota_raise: how a larger quota is asked for; "" where unknown."""
+    """Several machines are rented at the price of one each. quota_raise: how to request a larger quota; "" where unknown."""
     kind = "spot machines, all free" if spot else "machines, all"
     raising = f" ({quota_raise})" if quota_raise else ""
     return (
@@ -140,7 +140,7 @@ def rented_together(*, machines: int, devices: float, instance: str, provider: s
 
 @kind_of_note()
 def more_than_the_quota(*, provider: str, quota: str, quota_raise: str) -> str:
-    """The machine is beyond what the provider lets a new account rent. quota_raise: how more is asked for; "" where unknown."""
+    """The machine is beyond the default quota of the provider. quota_raise: how to request a larger one; "" where unknown."""
     raising = f"; a raise: {quota_raise}" if quota_raise else ""
     return f"beyond the default quota of {provider}: {quota}{raising}"
 
