@@ -34,6 +34,15 @@ def test_a_known_law_is_carried_on(name: str, times: int):
         assert abs(math.log(interval.value / law(samples))) < 0.4
 
 
+@pytest.mark.parametrize("noise", [(1.0, 1.0, 1.0, 1.0), (1.1, 0.9, 1.05, 0.95), (0.9, 1.2, 1.0, 0.85), (1.2, 1.0, 0.95, 0.9)])
+def test_rows_that_hide_behind_a_constant_cost_are_inside_the_interval(noise: tuple[float, ...]):
+    sizes = [100, 200, 400, 800]
+    values = [factor * (3e-3 + 4e-7 * n) for factor, n in zip(noise, sizes, strict=True)]
+    interval = growth_of(sizes, values).at(1e6)
+    assert interval.low < interval.value < interval.high
+    assert interval.low < 3e-3 + 4e-7 * 1e6 < interval.high
+
+
 def test_more_rows_are_less_certain():
     growth = growth_of(SIZES, [LAWS["rows"](n) for n in SIZES])
     spreads = [math.log(at.high / at.low) for at in map(growth.at, (SIZES[-1], 4 * SIZES[-1], 100 * SIZES[-1]))]

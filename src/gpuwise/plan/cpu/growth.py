@@ -4,8 +4,9 @@ The figure is taken as a constant and one or two powers of the rows, with no coe
 squares: times of estimators are sums of work that does not grow, work a row, sorts, and work a pair of rows. Where fits of
 fewer rounds (trees, iterations) are among the sizes, each power has two coefficients: of what all rounds share, and of one
 round. The estimator's class does not choose among the laws: each is fitted, and their forecasts are averaged by how well they
-fit (Bayesian model averaging with Gaussian errors of the logarithm: Hoeting et al., Statistical Science 14, 1999). The interval
-holds how far laws that fit equally well disagree, and how uncertain their coefficients are.
+fit (Bayesian model averaging with Gaussian errors of the logarithm: Hoeting et al., Statistical Science 14, 1999). For the
+interval each law is also fitted to the sizes as they might have been measured another time (a parametric bootstrap: Efron and
+Tibshirani, An Introduction to the Bootstrap, 1993): the time of a row, hidden by a constant cost at first, may count later.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from gpuwise.cost.forecast import Interval
 from gpuwise.plan.cpu.laws import LAWS, ROUND_LAWS, Array, fitted, terms_at
 
 Z90 = 1.645  # standard deviations of a 90 % interval
+DRAWS = 100  # fits of a law to sizes measured another time
+LEAST_RATIO = 1e-3  # of a size as it might have been measured, to the size as it was
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,12 @@ class Law:
     Attributes:
         terms: powers of the rows, by name.
         weight: its probability.
-        coefficients: of the terms.
-        covariance: of the coefficients.
+        coefficients: of the terms, a column each. First row: of the sizes as measured; the others: as they might have been.
     """
 
     terms: tuple[str, ...]
     weight: float
-    coefficients: tuple[float, ...]
-    covariance: tuple[tuple[float, ...], ...]
+    coefficients: Array
 
 
 @dataclass(frozen=True)
@@ -86,53 +88,55 @@ class Growth:
 
     def scaled(self, factor: float) -> Growth:
         """The growth of a multiple of the figure."""
-        laws = [
-            replace(
-                law,
-                coefficients=tuple(factor * each for each in law.coefficients),
-                covariance=tuple(tuple(factor**2 * each for each in row) for row in law.covariance),
-            )
-            for law in self.laws
-        ]
+        laws = [replace(law, coefficients=factor * law.coefficients) for law in self.laws]
         return replace(self, reached=factor * self.reached, laws=tuple(laws))
 
     def at(self, samples: float) -> Interval:
         """The figure at a number of rows, with its 90 % interval."""
-        weights, logs, variances = self._by_law(samples)
-        beyond = max(0.0, math.log(samples / self.largest))
-        middle = float(weights @ logs)
-        apart = float(weights @ ((logs - middle) ** 2 + variances))
-        middle += min(self.scatter.rise * beyond, self.scatter.most_rise)
-        own = self.scatter.error**2 + self.rounds_error**2 + (self.scatter.drift * beyond) ** 2
-        spread = Z90 * math.sqrt(apart + own)
-        value, low = math.exp(middle), math.exp(middle - spread)
-        least = min(self.reached, value) if beyond else 0.0
-        return Interval(value, max(low, least), math.exp(middle + spread))
+        weights, logs = self._by_law(samples)
+        beyond = self._beyond(samples)
+        value, rise = self.value_at(samples), self._rise(samples)
+        own = math.hypot(self.scatter.error, self.rounds_error, self.scatter.drift * beyond)
+        drawn = logs[:, 1:] + rise + own * _normals(len(logs))
+        low, high = _quantiles(drawn, weights / DRAWS, (0.05, 0.95))
+        least = min(self.reached, value) * math.exp(-Z90 * self.scatter.error) if beyond else 0.0
+        return Interval(value, max(min(math.exp(low), value), least), max(math.exp(high), value))
+
+    def value_at(self, samples: float) -> float:
+        """The likeliest figure at a number of rows."""
+        weights, logs = self._by_law(samples)
+        value = math.exp(float(weights @ logs[:, 0]) + self._rise(samples))
+        return max(value, self.reached) if self._beyond(samples) else value
 
     def exponent_at(self, samples: float) -> float:
         """The local power of the growth: 1 in proportion to the rows, 2 with their square."""
         step = 1e-3
-        weights, more, _ = self._by_law(samples * math.exp(step))
+        weights, more = self._by_law(samples * math.exp(step))
         less = self._by_law(samples * math.exp(-step))[1]
-        return float(weights @ (more - less)) / (2 * step)
+        return float(weights @ (more - less)[:, 0]) / (2 * step)
 
     def samples_within(self, limit: float, *, most: int) -> int:
         """The most rows whose likeliest figure is within a limit; 0 where not even one row's is."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.at(middle).value <= limit else (low, middle - 1)
+            low, high = (middle, high) if self.value_at(middle) <= limit else (low, middle - 1)
         return low
 
-    def _by_law(self, samples: float) -> tuple[Array, Array, Array]:
-        """Weights, logarithms of the figure, and the variances of these from those of the coefficients."""
-        logs, variances = [], []
-        for law in self.laws:
-            terms = terms_at(law.terms, np.array([float(samples)]))[0]
-            value = float(terms @ np.array(law.coefficients))
-            logs.append(math.log(value))
-            variances.append(min(1.0, float(terms @ np.array(law.covariance) @ terms) / value**2))
-        return np.array([law.weight for law in self.laws]), np.array(logs), np.array(variances)
+    def _beyond(self, samples: float) -> float:
+        """E-folds beyond the largest size."""
+        return max(0.0, math.log(samples / self.largest))
+
+    def _rise(self, samples: float) -> float:
+        """What is added to the logarithm of the figure."""
+        return min(self.scatter.rise * self._beyond(samples), self.scatter.most_rise)
+
+    def _by_law(self, samples: float) -> tuple[Array, Array]:
+        """Weights, and logarithms of the figure: a law a row, its fits in columns."""
+        at = np.array([float(samples)])
+        figures = np.stack([law.coefficients @ terms_at(law.terms, at)[0] for law in self.laws])
+        # n log n of a single row is nothing, which has no logarithm.
+        return np.array([law.weight for law in self.laws]), np.log(np.maximum(figures, np.finfo(float).tiny))
 
 
 def growth_of(
@@ -162,6 +166,8 @@ def growth_of(
     if len(n) < 2 or (y <= 0).any():
         raise ValueError("a growth takes two sizes or more, and values above zero")
     certainty = 1 / (scatter.error**2 + (scatter.jitter / y) ** 2 + (scatter.fading * np.log(n.max() / n)) ** 2)
+    ratios = np.maximum(1 + _normals(len(n)) / np.sqrt(certainty)[:, None], LEAST_RATIO)
+    ratios = np.concatenate([np.ones((len(n), 1)), ratios], axis=1)
     by_law, scores = [], []
     for terms, prior in LAWS if rounds is None else ROUND_LAWS:
         columns = terms_at(terms, n)
@@ -169,14 +175,25 @@ def growth_of(
         if rounds is not None:
             columns = np.concatenate([columns, columns * np.array(rounds, float)[:, None]], axis=1)
             whole = np.concatenate([whole, full_rounds * whole])
-        own, covariance = fitted(columns, y, certainty)
-        misses = np.log(columns @ own / y)
-        by_law.append((terms, own @ whole, whole.T @ covariance @ whole))
+        own = fitted(columns, y, certainty, ratios=ratios)
+        misses = np.log(columns @ own[0] / y)
+        by_law.append((terms, own @ whole))
         scores.append(math.log(prior) - float(certainty @ misses**2) / 2)
     likely = np.exp(np.array(scores) - max(scores))
     likely /= likely.sum()
-    laws = [
-        Law(terms, float(weight), tuple(own.tolist()), tuple(map(tuple, covariance.tolist())))
-        for (terms, own, covariance), weight in zip(by_law, likely, strict=True)
-    ]
+    laws = [Law(terms, float(weight), own) for (terms, own), weight in zip(by_law, likely, strict=True)]
     return Growth(float(n.max()), float(y[-1]) if reached is None else reached, tuple(laws), rounds_error, scatter)
+
+
+@cache
+def _normals(rows: int) -> Array:
+    """Standard normal numbers, DRAWS in a row, the same each time."""
+    return np.random.default_rng(0).standard_normal((rows, DRAWS))
+
+
+def _quantiles(values: Array, weights: Array, shares: Sequence[float]) -> list[float]:
+    """Quantiles of values whose rows have weights each, those of all values adding up to 1."""
+    order = np.argsort(values, axis=None)
+    reached = np.cumsum(np.broadcast_to(weights[:, None], values.shape).ravel()[order])
+    places = np.minimum(np.searchsorted(reached, np.array(shares)), len(order) - 1)
+    return [float(value) for value in values.ravel()[order[places]]]

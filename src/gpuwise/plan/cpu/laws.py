@@ -48,30 +48,30 @@ def terms_at(terms: Sequence[str], samples: Array) -> Array:
     return np.stack([_TERMS[term](samples) for term in terms], axis=1)
 
 
-def fitted(columns: Array, values: Array, certainty: Array) -> tuple[Array, Array]:
-    """Coefficients from zero on with the least squares of relative errors, the best of all choices of columns; and their
-    covariance, in which those that are not chosen have none.
+def fitted(columns: Array, values: Array, certainty: Array, *, ratios: Array) -> Array:
+    """Coefficients from zero on with the least squares of relative errors, the best of all choices of columns.
 
     Arguments:
         columns: a term each, a size a row.
         values: the figure at each size.
         certainty: one over the variance of its logarithm.
+        ratios: a size a row, a fit a column: the figure that is fitted, over `values`.
+
+    Returns a row a fit, a coefficient a column.
     """
-    scale = np.sqrt(certainty)
-    weighted = columns / values[:, None] * scale[:, None]
+    scale = np.sqrt(certainty)[:, None]
+    weighted = columns / values[:, None] * scale
     most = weighted.max(axis=0)
-    best: tuple[float, list[int], Array] | None = None
+    sought = ratios * scale
+    least = np.full(sought.shape[1], np.inf)
+    result = np.zeros((sought.shape[1], columns.shape[1]))
     for count in range(1, min(columns.shape) + 1):
         for chosen in map(list, combinations(range(columns.shape[1]), count)):
             part = (weighted / most)[:, chosen]
-            solved = np.linalg.lstsq(part, scale, rcond=None)[0]
-            left = float(((part @ solved - scale) ** 2).sum())
-            if (solved >= 0).all() and (best is None or left < best[0]):
-                best = left, chosen, solved
-    assert best is not None  # a single column is positive
-    _, chosen, solved = best
-    own, covariance = np.zeros(columns.shape[1]), np.zeros((columns.shape[1],) * 2)
-    own[chosen] = solved / most[chosen]
-    part = weighted[:, chosen] / most[chosen]
-    covariance[np.ix_(chosen, chosen)] = np.linalg.pinv(part.T @ part) / np.outer(most[chosen], most[chosen])
-    return own, covariance
+            solved = np.linalg.pinv(part) @ sought
+            left = ((part @ solved - sought) ** 2).sum(axis=0)
+            better = (solved >= 0).all(axis=0) & (left < least)  # a single column is never below zero
+            least[better] = left[better]
+            result[better] = 0.0
+            result[np.ix_(better, chosen)] = (solved[:, better] / most[chosen, None]).T
+    return result
