@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.errors import GpuwiseError, MissingDependencyError, PrecisionError, UnsupportedError
@@ -30,6 +31,7 @@ class StrategySearch:
         self.pricer = pricer
         self.exact_on: set[Cluster] = set()
         self._ladders: dict[tuple[object, ...], list[Strategy] | GpuwiseError] = {}
+        self._least: dict[tuple[object, ...], int | None] = {}
         self._optimizers: dict[tuple[str, ...], str | None] = {}
         self._untried: dict[str, Constraints] = {}
 
@@ -100,6 +102,9 @@ class StrategySearch:
             return refusal
         micro_batches = constraints.micro_batches(cluster)
         precisions = legal.precisions_for(cluster.chip, constraints.precision)
+        least = self._least_bytes(precisions, constraints.meshes(cluster), constraints, micro_batches)
+        if least is not None and cluster.capacity_bytes is not None and least > cluster.capacity_bytes:
+            return self._shortfall(precisions, cluster, constraints, micro_batches[0])
 
         def best_in(precision: str, refused: PrecisionError | None) -> list[Forecast]:
             forecasts = self._best_in(precision, cluster, constraints, micro_batches)
@@ -180,22 +185,32 @@ class StrategySearch:
             family.header.check_accumulation(each // covered[-1])  # its error explains why no micro-batch makes that batch
         return ladder
 
-    def _shortfall(self, precisions: list[str], cluster: Cluster, constraints: Constraints, micro_batch: int) -> NoStrategy:
+    def _shortfall(self, precisions: Sequence[str], cluster: Cluster, constraints: Constraints, micro_batch: int) -> NoStrategy:
         least = None
         for mesh in reversed(constraints.meshes(cluster)):  # a sharded mesh needs least memory
-            for precision in precisions:
-                for recompute in legal.recomputes_for(constraints.recompute):
-                    try:
-                        peak = self.pricer.peak_bytes(self.ladder(precision, recompute, mesh, constraints, [micro_batch])[0])
-                    except NOT_TRACED:
-                        continue
-                    least = peak if least is None else min(least, peak)
+            least = self._least_bytes(precisions, [mesh], constraints, [micro_batch])
             if least is not None:
                 break
         missing = (least or 0) - (cluster.capacity_bytes or 0)
         more = " and more that is lost to fragments" if missing < 0 else ""
         needs = f"needs {(least or 0) / 2**30:.1f} GiB a device{more}"
         return NoStrategy(rejections.out_of_memory(), needs, max(0.0, float(missing)))
+
+    def _least_bytes(
+        self, precisions: Sequence[str], meshes: Sequence[Mesh], constraints: Constraints, micro_batches: Sequence[int]
+    ) -> int | None:
+        """Peak bytes of tensors of the smallest micro-batch, where they are fewest; None where nothing can be traced."""
+        key = tuple(precisions), tuple(meshes), constraints, tuple(micro_batches)
+        if key not in self._least:
+            peaks = []
+            for mesh, precision, recompute in product(meshes, precisions, legal.recomputes_for(constraints.recompute)):
+                try:
+                    smallest = self.ladder(precision, recompute, mesh, constraints, micro_batches)[0]
+                    peaks.append(self.pricer.peak_bytes(smallest))
+                except NOT_TRACED:
+                    continue
+            self._least[key] = min(peaks, default=None)
+        return self._least[key]
 
 
 def sample_s(forecast: Forecast) -> float:
