@@ -15,6 +15,7 @@ from gpuwise.trace.parallel.blocks import full_gradients
 from gpuwise.trace.parallel.segments import UPDATE, segments_of, select
 from gpuwise.trace.parallel.stage import parts_of_tied_gradient
 from gpuwise.trace.tables import CATEGORIES, PHASES
+from gpuwise.trace.trace import Trace
 
 PASSES = 2  # forward, and backward with what it computes again
 _FORWARD, _UPDATE = PHASES.index("forward"), PHASES.index("optimizer")
@@ -94,16 +95,15 @@ def _lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed
     ends = np.flatnonzero((sequence.phase == _FORWARD) & (sequence.micro_step == 0) & (segments == segments.max()))
     kept = curves[:, ends[0]] + further[:, None] * slopes[:, ends[0]]
     peaks = np.zeros((len(micro_batches), len(SECTIONS), PASSES, MICRO_STEPS, 2, 2, 2))
-    kind = (segments * PASSES + (sequence.phase != _FORWARD)) * MICRO_STEPS + sequence.micro_step
+    at_kind = _positions_by((segments * PASSES + (sequence.phase != _FORWARD)) * MICRO_STEPS + sequence.micro_step)
     for section, segment in segment_of.items():
+        bases, growths = (_parts_of(here, of_own, segment) for here, of_own in ((curves, own), (slopes, own_slopes)))
         for turn, micro_step in product(range(PASSES), range(MICRO_STEPS)):
-            at = np.flatnonzero(kind == (segment * PASSES + turn) * MICRO_STEPS + micro_step)
-            if not len(at):
+            at = at_kind.get((segment * PASSES + turn) * MICRO_STEPS + micro_step)
+            if at is None:
                 continue
-            base, slope = (
-                _COMBINED @ _parts_of(here[:, at], of_own[segment, at], segment, turn)
-                for here, of_own in ((curves, own), (slopes, own_slopes))
-            )
+            behind = np.array([[1], [1], [turn], [1]])
+            base, slope = (_COMBINED @ (parts[:, at] * behind) for parts in (bases, growths))
             of_before = (saved if turn else kept)[:, :segment].sum(axis=1)
             most = (base + further[:, None, None] * slope - _COMBINED[:, 1:2] * of_before[:, None, None]).max(axis=2)
             peaks[:, section, turn, micro_step] = most.reshape(-1, 2, 2, 2)
@@ -122,15 +122,21 @@ def _line(low: Composed, high: Composed, of: Callable[[Composed], np.ndarray]) -
     return first, (of(high) - first) / more if more else np.zeros_like(first)
 
 
-def _parts_of(here: np.ndarray, own_gradients: np.ndarray, segment: int, turn: int) -> np.ndarray:
-    """Bytes in a segment's pass: of itself, of the segments before it, of those behind it, of its gradients.
+def _positions_by(kind: np.ndarray) -> dict[int, np.ndarray]:
+    """The positions of each kind, ascending."""
+    order = np.argsort(kind, kind="stable")
+    kinds, starts = np.unique(kind[order], return_index=True)
+    return dict(zip(kinds.tolist(), np.split(order, starts[1:]), strict=True))
+
+
+def _parts_of(here: np.ndarray, own_gradients: np.ndarray, segment: int) -> np.ndarray:
+    """Bytes of a segment itself, of the segments before it, of those behind it, of its gradients. Shape (4, positions).
 
     Arguments:
         here: live bytes of all segments. Shape (segments, positions).
-
-    Shape (4, positions).
+        own_gradients: gradients of all segments, likewise.
     """
-    return np.stack([here[segment], here[:segment].sum(axis=0), here[segment + 1 :].sum(axis=0) * turn, own_gradients])
+    return np.stack([here[segment], here[:segment].sum(axis=0), here[segment + 1 :].sum(axis=0), own_gradients[segment]])
 
 
 def _segments_of_sections(one: Composed) -> dict[int, int]:
@@ -216,8 +222,11 @@ def _received(one: Composed) -> np.ndarray:
 
     Between the first block and the second, before tensor parallelism divides them (see gpuwise.trace.parallel.stage).
     """
-    trace, storages = one.shallow.trace, one.shallow.trace.storages
-    segments, last = segments_of(trace), len(trace.sequence) - 1
+    return one.shallow.trace.once("received", lambda: _received_of(one.shallow.trace))
+
+
+def _received_of(trace: Trace) -> np.ndarray:
+    storages, segments, last = trace.storages, segments_of(trace), len(trace.sequence) - 1
     born, died = segments[np.maximum(storages.born, 0)], segments[np.minimum(storages.died, last)]
     first = (storages.born >= 0) & (storages.died <= last) & (trace.sequence.micro_step[np.maximum(storages.born, 0)] == 0)
     casts = np.array([name.startswith("aten._to_copy") for name in trace.operations.name])  # of weights: nobody sends them

@@ -61,7 +61,7 @@ class RowMemory:
 
     def _of_kind(self, kind: str, work: np.ndarray, layout: np.ndarray, at: Moments, *, ranks: int) -> np.ndarray:
         works = self._space.works
-        distinct, of_row = np.unique(work, return_inverse=True)
+        distinct, of_row = _distinct(work, len(works))
         rows = WorkRows(distinct, of_row, layout)
         own_tensors = OwnTensors(self._arrays, self._space, self._moments, distinct, freed=kind == "shards", ranks=ranks)
         weights = self._space.weights[works.pipe[distinct]].transpose(1, 0, 2)[:ranks]
@@ -106,6 +106,13 @@ class RowMemory:
             back = arrays.received_backward[WHOLE, entry, column] * (stages - after)
             result = result + ((onward + back) * works.accumulation[rows.works])[:, of_row]
         return result
+
+
+def _distinct(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct numbers below a count, ascending, and which of them each is: np.unique without its sort."""
+    there = np.zeros(count, dtype=bool)
+    there[numbers] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
 
 
 class OwnTensors:

@@ -2,7 +2,7 @@
 
 Which rows are divided follows from the layers (gpuwise.trace.parallel.tensor_layers) and, in backward, from what each operation
 uses last: an operation on parts gives a part. What does not grow with heads or hidden features, such as tables of angles, stays
-whole. tests/unit/test_trace_tensor.py holds it against recordings of the program itself.
+whole. tests/unit/test_trace_ranks.py holds it against recordings of the program itself.
 """
 
 from __future__ import annotations
