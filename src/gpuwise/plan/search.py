@@ -93,11 +93,12 @@ def chosen_exactly(searched: Searched, request: Request) -> PlanResult:
                 raise
         else:
             if not (keys := searched.unsettled(result.plans)):
-                if led_on:
+                further = searched if led_on else searched.led_on(result.best)
+                if further is searched:
                     break
-                searched, led_on = searched.led_on(result.best), True
+                searched, led_on = further, True
         searched = searched.verified(keys)
-    result = replace(result, verified=searched.strategies.verified())
+    result = replace(result, priced=searched.strategies.priced, verified=searched.strategies.verified())
     if request.why is None:
         return result
     return explain(searched, request, result, names=request.why, exactly=chosen_exactly)
