@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Unpack
 
 import click
@@ -21,16 +18,6 @@ from gpuwise.step_settings import NetworkSettings, job_word, settings_of
 _SHOWN_FIRST = [
     name for group in (LimitSettings, NetworkSettings, OfferSettings, SearchSettings) for name in settings_of(group)
 ]
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """A plan is made in a second and leaves few cycles. Looking for them, imports included, takes a twentieth of its time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @click.command("plan", cls=JobCommand, short_help="Hardware and settings inside a budget.")
@@ -48,7 +35,6 @@ def _without_collections() -> Iterator[None]:
 @click.option("--why", multiple=True, metavar="PLAN", help="Explain the first plan and this: 2, h100-sxm:8. Repeatable.")
 @front_plot_option
 @json_option
-@_without_collections()
 def command(
     job: str | None,
     buy: str | None,
