@@ -75,6 +75,8 @@ def _planned(searched: Searched, request: Request, offers: Sequence[Offer], cata
         except NothingInside as nothing:
             if request.budget_usd is not None and nothing.cheapest.usd.value > request.budget_usd:
                 raise  # more devices cost no less
+        except FitsNowhere:
+            pass  # what one machine has beside its devices, as host memory, does not do
     return chosen_exactly(widened(searched, wider, offers, catalog), wider)
 
 

@@ -15,6 +15,7 @@ from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.plan.space import legal, permission
 from gpuwise.plan.space.constraints import Constraints, NoStrategy, why_not
+from gpuwise.plan.space.offloading import offloaded
 from gpuwise.strategy import Mesh, Strategy
 
 # Below this share of launch time a faster precision shortens the step, so slower precisions are not priced.
@@ -96,7 +97,18 @@ class StrategySearch:
         return self._optimizers[precisions]
 
     def _best_as_requested(self, cluster: Cluster, constraints: Constraints) -> Forecast | NoStrategy:
-        """The fastest strategy that changes nothing of the training."""
+        """The fastest strategy that changes nothing of the training. Offload is tried where nothing fits without."""
+        best = self._best_of(cluster, constraints)
+        if not isinstance(best, NoStrategy) or best.reason != rejections.out_of_memory():
+            return best
+        others = [self._best_of(cluster, other) for other in offloaded(constraints, cluster)]
+        if fitting := [other for other in others if not isinstance(other, NoStrategy)]:
+            return min(fitting, key=_order)
+        short = [other for other in others if isinstance(other, NoStrategy) and other.reason == best.reason]
+        return min(best, *short, key=lambda none: none.shortfall_bytes) if short else best
+
+    def _best_of(self, cluster: Cluster, constraints: Constraints) -> Forecast | NoStrategy:
+        """The fastest strategy with the very techniques of the constraints."""
         refusal = why_not(cluster, constraints)
         if refusal is not None:
             return refusal
@@ -121,7 +133,7 @@ class StrategySearch:
             return NoStrategy(rejections.no_trace(), problem.what)
         if not forecasts:
             return self._shortfall(precisions, cluster, constraints, micro_batches[0])
-        return min(forecasts, key=lambda f: (sample_s(f), f.memory.device_bytes))
+        return min(forecasts, key=_order)
 
     def _best_in(self, precision: str, cluster: Cluster, constraints: Constraints, micro_batches: list[int]) -> list[Forecast]:
         """The largest micro-batch of each mesh. Recomputation and sharding are tried only if memory limits the others.
@@ -193,7 +205,8 @@ class StrategySearch:
                 break
         missing = (least or 0) - (cluster.capacity_bytes or 0)
         more = " and more that is lost to fragments" if missing < 0 else ""
-        needs = f"needs {(least or 0) / 2**30:.1f} GiB a device{more}"
+        offload = "" if constraints.techniques.offload == "none" else " with offload"
+        needs = f"needs {(least or 0) / 2**30:.1f} GiB a device{offload}{more}"
         return NoStrategy(rejections.out_of_memory(), needs, max(0.0, float(missing)))
 
     def _least_bytes(
@@ -216,6 +229,10 @@ class StrategySearch:
 def sample_s(forecast: Forecast) -> float:
     """Seconds of a sample of the global batch."""
     return forecast.step_time_s.value / forecast.strategy.global_batch
+
+
+def _order(forecast: Forecast) -> tuple[float, int]:
+    return sample_s(forecast), forecast.memory.device_bytes
 
 
 def crowded(forecast: Forecast, largest: int) -> bool:
