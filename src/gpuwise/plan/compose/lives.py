@@ -22,7 +22,7 @@ _FORWARD, _UPDATE = PHASES.index("forward"), PHASES.index("optimizer")
 # The last axes of Lives.peaks as rows: which of _parts_of each of them has.
 _COMBINED = np.array([[1.0, *chosen] for chosen in product((0.0, 1.0), repeat=3)])
 _LASTING = [CATEGORIES.index(name) for name in ("parameter", "optimizer_state", "input")]
-_GRADIENT, _INPUT = CATEGORIES.index("gradient"), CATEGORIES.index("input")
+_GRADIENT, _INPUT, _BUFFER = (CATEGORIES.index(name) for name in ("gradient", "input", "communication_buffer"))
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Lives:
             Shape (micro-batches, sections, passes, micro-steps, 2, 2, 2).
         inputs: of the batch. Shape (micro-batches,).
         received_forward, received_backward: what a stage receives in a micro-batch. Shape (micro-batches,).
+        gathered: of `saved`, buffers that ranks filled for each other, as gathered keys. Shape (micro-batches, sections).
         of_last, of_others: the same in the last rank of a pipeline and in its others, where the sections before and behind the
             blocks share a weight; None (default) where they share none.
     """
@@ -49,6 +50,7 @@ class Lives:
     inputs: np.ndarray
     received_forward: np.ndarray
     received_backward: np.ndarray
+    gathered: np.ndarray
     of_last: Lives | None = None
     of_others: Lives | None = None
 
@@ -84,7 +86,7 @@ def _without(one: Composed, rows: np.ndarray) -> Composed:
 
 
 def _lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed: bool) -> Lives:
-    saved = along(low, high, micro_batches, _saved)
+    saved, gathered = (along(low, high, micro_batches, of) for of in (_saved, _gathered))
     received = along(low, high, micro_batches, _received)
     inputs = along(low, high, micro_batches, _inputs)
     # Everything between two micro-batches is linear: what is there in the first, and what each further sample adds.
@@ -111,7 +113,14 @@ def _lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed
     there = np.array([section in segment_of for section in range(len(SECTIONS))])
     gradients = _by_home(low, low.trace.storages.category == _GRADIENT)
     return Lives(
-        saved[:, order] * there, kept[:, order] * there, gradients[order] * there, peaks, inputs, received[:, 1], received[:, 0]
+        saved[:, order] * there,
+        kept[:, order] * there,
+        gradients[order] * there,
+        peaks,
+        inputs,
+        received[:, 1],
+        received[:, 0],
+        gathered[:, order] * there,
     )
 
 
@@ -201,12 +210,22 @@ def _by_home(one: Composed, rows: np.ndarray) -> np.ndarray:
 
 def _saved(one: Composed) -> np.ndarray:
     """Bytes that each segment keeps for backward. Shape (segments,)."""
+    return _by_home(one, _saved_rows(one))
+
+
+def _gathered(one: Composed) -> np.ndarray:
+    """Bytes of the buffers among them that ranks filled for each other. Shape (segments,)."""
+    return _by_home(one, _saved_rows(one) & (one.trace.storages.category == _BUFFER))
+
+
+def _saved_rows(one: Composed) -> np.ndarray:
+    """Whether a storage is kept from forward to backward. Shape (storages,)."""
     trace, storages = one.trace, one.trace.storages
     born, died = np.maximum(storages.born, 0), np.minimum(storages.died, len(trace.sequence) - 1)
     phase, micro_step = trace.sequence.phase, trace.sequence.micro_step
     rows = (storages.born >= 0) & (phase[born] == _FORWARD) & (micro_step[born] == 0) & (storages.died < len(trace.sequence))
     rows &= (phase[died] != _FORWARD) & (phase[died] != _UPDATE) & ~np.isin(storages.category, _LASTING)
-    return _by_home(one, rows)
+    return rows
 
 
 def _inputs(one: Composed) -> np.ndarray:
