@@ -132,3 +132,20 @@ def test_names_are_checked() -> None:
     with pytest.raises(InputError, match="--precision"):
         parse_allowed("fp8", named={"precision"})
     assert parse_allowed("batch", named={"global_batch"}) == {permission.BATCH}
+
+
+@pytest.mark.parametrize(("name", "optimizer"), [("4bit-optimizer", "adamw-4bit"), ("adafactor", "adafactor")])
+def test_other_optimizers_with_less_state_are_taken_where_they_are_allowed(name: str, optimizer: str) -> None:
+    found = best(Constraints(8), name)
+    assert isinstance(found, Forecast)
+    assert (found.strategy.optimizer, found.strategy.offload) == (optimizer, "none")
+    assert has_headroom(found.memory)
+    assert list(used(found.strategy, requested=Strategy(), precision=None, global_batch=8)) == [name]
+    whole = Constraints(64, allow=frozenset([name]))
+    assert list(permitted(whole, optimizer="sgd")) == []  # that has no state
+
+
+def test_on_several_machines_an_optimizer_that_shards_do_not_run_is_left_out() -> None:
+    result = gpuwise.plan("llama3-8b", tokens="1B", on="h100-sxm:8x2", allow="adafactor")
+    assert result.best.strategy.optimizer is None
+    assert gpuwise.plan("llama3-8b", tokens="1B", on="h100-sxm:8x2", allow="4bit-optimizer").best.strategy.mesh.dp_shard > 1
