@@ -21,7 +21,7 @@ from benchmarks.fit.order import STEPS as STEP_PIECES
 from benchmarks.fit.order import errors_of, fit_all
 from benchmarks.fit.pieces import Context
 from benchmarks.fit.store import Store
-from benchmarks.support import accuracy_checks, accuracy_text
+from benchmarks.support import accuracy_checks, accuracy_text, error_mass
 from benchmarks.support.accuracy_tables import by, errors, table
 from gpuwise.hardware.catalog import Catalog
 
@@ -147,6 +147,16 @@ def kernels_part(rows: pd.DataFrame) -> str:
     )
 
 
+def mass_tables(rows: pd.DataFrame, *, most: int) -> dict[str, str]:
+    """Where the error of rows kept out is, by family and device: of kernels and of whole steps, as far as there are rows."""
+    steps, tables = rows.piece.isin(STEPS), {}
+    if not steps.all():
+        tables["Kernels"] = error_mass.ranking(rows[~steps].assign(family=rows.kernel[~steps]), most=most)
+    if steps.any():
+        tables["Whole steps"] = error_mass.ranking(rows[steps].assign(family=rows.model[steps].map(family_of)), most=most)
+    return tables
+
+
 def steps_part(rows: pd.DataFrame) -> str:
     steps = rows[rows.piece.isin(STEPS)].rename(columns={"piece": "models"})
     gpu, unseen = steps[steps.models != "cpu"], steps[steps.split != "fitted"]
@@ -218,6 +228,9 @@ def main() -> None:
         accuracy_text.BIASES.format(**accuracy_checks.operations_against_published_mfu(options.reference, options.cache)),
         accuracy_checks.points_part(),
         kernels_part(rows),
+        accuracy_text.MASS.format(
+            tables="\n\n".join(f"{name}:\n\n{text}" for name, text in mass_tables(rows, most=20).items())
+        ),
         accuracy_text.MEMORY,
         accuracy_text.peers_part({what: chosen(rows) for what, chosen, _, _ in GOALS}),
         accuracy_text.catalog_part(Catalog()),

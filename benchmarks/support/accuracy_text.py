@@ -172,6 +172,16 @@ By device, rows kept out:
 {by_device}
 """
 
+MASS = """
+## Where the error is
+
+Families of kernels and of models by device, ranked by their share of the sum of all errors of rows kept out of the fit. The
+first lines are where an improvement tells most. `python -m benchmarks.error_mass --cache FOLDER` prints longer tables, from
+the errors that the last fit left in its cache.
+
+{tables}
+"""
+
 MEMORY = """
 ## Memory
 
