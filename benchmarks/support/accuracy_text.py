@@ -177,7 +177,7 @@ MASS = """
 
 Families of kernels and of models by device, ranked by their share of the sum of all errors of rows kept out of the fit. The
 first lines are where an improvement tells most. `python -m benchmarks.error_mass --cache FOLDER` prints longer tables, from
-the errors that the last fit left in its cache.
+the errors that the last fit left in its cache. [What they are made of](how-it-works.md#kernels-on-a-chip-that-no-fit-has-seen).
 
 {tables}
 """
