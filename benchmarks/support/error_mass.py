@@ -16,7 +16,7 @@ def ranked(rows: pd.DataFrame) -> pd.DataFrame:
     rows: with the columns of BY and log_error, log(measured / forecast); what was fitted is left out.
 
     Columns beside those of BY: rows; median, of the error |forecast / measured - 1|; bias, the median of forecast over measured
-    less one; share, of the sum of errors; so_far, the sum of shares down to the line.
+    less one; share, of the sum of errors.
     """
     kept = rows[rows.split != "fitted"]
     kept = kept.assign(error=errors(kept), ratio=np.expm1(-kept.log_error))
@@ -24,8 +24,7 @@ def ranked(rows: pd.DataFrame) -> pd.DataFrame:
         rows=("error", "size"), median=("error", "median"), bias=("ratio", "median"), mass=("error", "sum")
     )
     result = result.sort_values(["mass", *BY], ascending=[False, True, True, True], ignore_index=True)
-    share = result.pop("mass") / max(float(kept.error.sum()), 1e-30)
-    return result.assign(share=share, so_far=share.cumsum())
+    return result.assign(share=result.pop("mass") / max(float(kept.error.sum()), 1e-30))
 
 
 def ranking(rows: pd.DataFrame, *, most: int) -> str:
