@@ -17,7 +17,7 @@ COMPILED_PHASES = ("forward", "backward", "recompute")  # torch.compile takes th
 # and a micro-batch: Megatron-DeepSpeed on A100s (VIA-Research/vTrain). The same block of GPT-2 without a device adds 42, with
 # hooks on saved tensors as gpuwise runs it (`python -m benchmarks.host_ratios`).
 CAST, CHECKPOINT, MICRO_BATCH = 0.35, 51.0, 50.0
-_FORWARD, _RECOMPUTE = PHASES.index("forward"), PHASES.index("recompute")
+_FORWARD, _BACKWARD, _RECOMPUTE = (PHASES.index(phase) for phase in ("forward", "backward", "recompute"))
 
 
 def host_s(trace: Trace, chip: Chip, parameters: Parameters, communication: Communication | None = None) -> float:
@@ -45,16 +45,18 @@ def launch_s(trace: Trace, chip: Chip, parameters: Parameters) -> np.ndarray:
     each_s = np.array([parameters.host_operation_s[phase] for phase in PHASES])[sequence.phase]
     factor = host_factor(chip, parameters)
     seconds: np.ndarray = factor * (calls(trace) * each_s + kernels * parameters.host_kernel_s)
-    starts_s = {"forward": factor * micro_batch_s(parameters)} if trace.header.strategy.mode == "train" else {}
+    runs = trace.repeats > 0  # the loss of a single micro-batch is not divided
     if trace.header.strategy.compile:
         compiled = np.isin(sequence.phase, [PHASES.index(phase) for phase in COMPILED_PHASES])
         seconds = np.where(compiled, kernels * parameters.host_compiled["kernel_s"], seconds)
-        starts_s = dict.fromkeys(("forward", "backward"), parameters.host_compiled["graph_s"])
-    runs = trace.repeats > 0  # the loss of a single micro-batch is not divided
-    for phase, start_s in starts_s.items():
-        for micro_step in (0, 1):
-            rows = np.flatnonzero(runs & (sequence.phase == PHASES.index(phase)) & (sequence.micro_step == micro_step))
-            seconds[rows[:1]] += start_s
+        for phase in ("forward", "backward"):
+            rows = np.flatnonzero(runs & (sequence.phase == PHASES.index(phase)))
+            seconds[rows[np.unique(sequence.micro_step[rows], return_index=True)[1]]] += parameters.host_compiled["graph_s"]
+        return seconds
+    rows = np.flatnonzero(runs & (sequence.phase == _BACKWARD))[::-1]
+    ends = rows[np.unique(sequence.micro_step[rows], return_index=True)[1]]
+    if len(ends):  # a recorded pipeline has all its micro-batches in one
+        seconds[ends] += factor * micro_batch_s(parameters) * trace.accumulation / trace.repeats[ends].sum()
     return seconds
 
 
