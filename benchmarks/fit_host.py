@@ -3,7 +3,7 @@
     python -m benchmarks.fit_host --reference FOLDER --cache FOLDER
 
 Prints the seconds of an operation on each host that was measured, the share of one that a cast takes, and how many operations
-a checkpointed block and a micro-batch count as; then the errors of launch-bound steps by host, models that set
+a checkpointed block counts as; then the errors of launch-bound steps by host, models that set
 these figures apart from those kept out (benchmarks/fit/split.py). They are copied by hand: host_operation_s, host_factor and
 host_spread of cost/data/efficiency.toml, the others of cost/host.py. Needs PyTorch and timm to record the models the first
 time.
@@ -17,13 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
 
 from benchmarks.support.figures import error_line
 from benchmarks.support.launch_bound import LAUNCH_BOUND, LaunchedStep, errors, launched_steps
-from gpuwise.cost.host import CAST, CHECKPOINT, MICRO_BATCH, calls, collective_s
+from gpuwise.cost.host import CAST, CHECKPOINT, calls, host_factor, host_s
 from gpuwise.cost.parameters import parameters
-from gpuwise.trace.tables import PHASES
 
 HOST_OVER_KERNELS = 1.3  # by forecast, of steps that the host bounds whatever its kernels take
 _CASTS = np.arange(0.2, 0.8, 0.05)
@@ -48,22 +46,19 @@ def fitted_cast(steps: Sequence[LaunchedStep]) -> float:
     return float(min(_CASTS, key=spread))
 
 
-def beside_operations(steps: Sequence[LaunchedStep]) -> tuple[float, float]:
-    """Operations of forward that a checkpointed block and a micro-batch count as, from steps without stages."""
-    figures, rows, rest = parameters(), [], []
-    of_phase = np.array([figures.host_operation_s[phase] for phase in PHASES])
+def of_a_checkpoint(steps: Sequence[LaunchedStep]) -> float:
+    """Operations of forward that a checkpointed block counts as, from steps without stages; all else as shipped."""
+    figures = parameters()
+    checkpoints, rest = [], []
     for step in steps:
-        trace, counted = step.trace, calls(step.trace)
-        again = counted >= CHECKPOINT
-        plain = (np.where(again, counted - CHECKPOINT, counted) * of_phase[trace.sequence.phase]) @ trace.repeats
-        kernels = float(trace.counts() @ trace.operations.column("kernels")) * figures.host_kernel_s
-        collectives = sum(c.calls for c in step.ranks[0].communication.collectives if c.group.axis == "tp")
-        rows.append([float(again @ trace.repeats), trace.accumulation])
-        rest.append(step.seconds - plain - kernels - collectives * collective_s(figures))
-    weight = 1 / np.array([step.seconds for step in steps])
-    design = np.array(rows) * figures.host_operation_s["forward"]
-    checkpoint, micro_batch = nnls(design * weight[:, None], np.array(rest) * weight)[0]
-    return float(checkpoint), float(micro_batch)
+        trace = step.trace
+        runs = float((calls(trace) >= CHECKPOINT) @ trace.repeats)
+        # Blocks are computed again in the phase "recompute", whose operations take what those of forward do.
+        shipped_s = host_s(trace, step.cluster.chip, figures, step.ranks[0].communication)
+        each_s = host_factor(step.cluster.chip, figures) * figures.host_operation_s["recompute"]
+        checkpoints.append(runs * each_s / step.seconds)
+        rest.append(1 - shipped_s / step.seconds + CHECKPOINT * runs * each_s / step.seconds)
+    return float(np.dot(checkpoints, rest) / np.dot(checkpoints, checkpoints))
 
 
 def bound_by_launches(steps: Sequence[LaunchedStep], rows: pd.DataFrame) -> list[LaunchedStep]:
@@ -90,10 +85,8 @@ def main() -> None:
         each = 1e6 * np.array([seconds_of_an_operation(step, cast=cast) for step in single if step.host == host])
         mean = np.exp(np.log(each).mean())
         print(f"{host}: {mean:.1f} µs an operation, {each.min():.1f} to {each.max():.1f}, {len(each)} steps")
-    named = zip(("a checkpointed block", "a micro-batch"), (CHECKPOINT, MICRO_BATCH), strict=True)
     several = [step for step in setting if step.strategy.mode == "train"]
-    for (name, shipped), value in zip(named, beside_operations(several), strict=True):
-        print(f"{name}: {value:.1f} operations, shipped {shipped}, {len(several)} steps")
+    print(f"a checkpointed block: {of_a_checkpoint(several):.1f} operations, shipped {CHECKPOINT}, {len(several)} steps")
     for (host, out), part in rows[rows.launch > LAUNCH_BOUND].groupby(["host", "kept_out"]):
         print(
             f"{host}, {'kept out' if out else 'seen'}: {error_line(part.log_error.to_numpy())}, inside {part.inside.mean():.0%}"

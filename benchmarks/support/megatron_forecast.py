@@ -23,7 +23,7 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.pricing.traces import largest_rank
 
 # Chosen by fit from its grid, on the steps of one machine whose model is not kept out (VIA-Research/vTrain): of the two best,
-# mean errors 7.01 and 7.03 %, the one whose operations of forward take what they take in other steps on A100s.
+# mean errors 7.05 and 7.12 %, the one whose operations of forward take what they take in other steps on A100s.
 HOST = MegatronHost(forward_s=35e-6, backward_s=10e-6, collective_s=17.5e-6)
 _GRID = {
     "forward_s": (25e-6, 30e-6, 35e-6, 40e-6),

@@ -28,7 +28,7 @@ Most of them lack about two bytes a parameter of the rank, for which no source w
 
 - Fitted, on models of **one machine** that are not kept out ({known}): three figures of the host, seconds for an operation in
   forward, in backward, and for a collective. `python -m benchmarks.megatron --reference FOLDER --cache FOLDER --fit` prints the
-  grid and its errors; of the two best, 0.02 points apart, the one is taken whose operations of forward take what they take in
+  grid and its errors; of the two best, 0.07 points apart, the one is taken whose operations of forward take what they take in
   other steps on A100s. What a checkpointed block and a micro-batch add is fitted to these steps, too (`python -m
   benchmarks.fit_host`). Models are kept out by checksum of their shape.
 - Chosen, with the errors of these rows in view: what of Megatron's code is followed, below. Each assumption has a source in its
