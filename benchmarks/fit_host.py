@@ -3,8 +3,8 @@
     python -m benchmarks.fit_host --reference FOLDER --cache FOLDER
 
 Prints the seconds of an operation on each host that was measured, the share of one that a cast takes, and how many operations
-a checkpointed block counts as; then the errors of launch-bound steps by host, models that set
-these figures apart from those kept out (benchmarks/fit/split.py). They are copied by hand: host_operation_s, host_factor and
+a checkpointed block counts as, also by models of one width alone, which share their layers; then the errors of launch-bound
+steps by host, models that set these figures apart from those kept out (benchmarks/fit/split.py). They are copied by hand: host_operation_s, host_factor and
 host_spread of cost/data/efficiency.toml, the others of cost/host.py. Needs PyTorch and timm to record the models the first
 time.
 """
@@ -87,6 +87,9 @@ def main() -> None:
         print(f"{host}: {mean:.1f} µs an operation, {each.min():.1f} to {each.max():.1f}, {len(each)} steps")
     several = [step for step in setting if step.strategy.mode == "train"]
     print(f"a checkpointed block: {of_a_checkpoint(several):.1f} operations, shipped {CHECKPOINT}, {len(several)} steps")
+    for width in sorted({step.model.partition("x")[0] for step in several}):
+        of_width = [step for step in several if step.model.startswith(width)]
+        print(f"    by models of width {width}: {of_a_checkpoint(of_width):.1f}, {len(of_width)} steps")
     for (host, out), part in rows[rows.launch > LAUNCH_BOUND].groupby(["host", "kept_out"]):
         print(
             f"{host}, {'kept out' if out else 'seen'}: {error_line(part.log_error.to_numpy())}, inside {part.inside.mean():.0%}"

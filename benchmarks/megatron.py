@@ -3,16 +3,15 @@
     python -m benchmarks.megatron --reference FOLDER --cache FOLDER [--group TEXT] [--rows] [--write]
     python -m benchmarks.megatron --reference FOLDER --cache FOLDER --fit
 
-Prints errors by group and by (devices, tp, pp, dp); --write writes docs/accuracy-megatron.md. --fit prints the mean errors of
-hosts on the rows that are not kept out, of which megatron_forecast.HOST is the first. Needs PyTorch to record the
-models the first time (seconds each); the recordings are kept in --cache.
+Prints errors by group and by (devices, tp, pp, dp); --write writes docs/accuracy-megatron.md, with the errors under other
+assumptions on communication (benchmarks.support.megatron_variants). --fit prints the mean errors of hosts on the rows that
+are not kept out, of which megatron_forecast.HOST is the first. Needs PyTorch to record the models the first time (seconds
+each); the recordings are kept in --cache.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -20,48 +19,16 @@ import pandas as pd
 
 from benchmarks.fit.split import kept_out_model
 from benchmarks.support.accuracy_tables import errors, table
-from benchmarks.support.megatron_cases import MegatronCase, megatron_cases
-from benchmarks.support.megatron_forecast import fit, forecast
+from benchmarks.support.composed_steps import composed
+from benchmarks.support.megatron_cases import megatron_cases
+from benchmarks.support.megatron_forecast import fit
+from benchmarks.support.megatron_rows import FITTED, rows
 from benchmarks.support.megatron_text import PAGE
-from gpuwise.errors import GpuwiseError
+from benchmarks.support.megatron_variants import variants
 from gpuwise.hardware.catalog import Catalog
 
 DOCS = Path(__file__).parent.parent / "docs"
-FITTED = "one machine"  # the group with rows behind HOST of megatron_forecast
 HEAD = ("rows", "mean error", "median error", "90th percentile", "worst", "bias", "inside")
-
-
-def rows(cases: Iterable[MegatronCase], cache: Path) -> pd.DataFrame:
-    """One row a case that can be forecast: its group and sizes, log_error, whether the interval holds the measured time."""
-    catalog, result = Catalog(), []
-    for case in cases:
-        try:
-            forecast_of_case = forecast(case, cache, catalog)
-        except GpuwiseError as error:
-            print(f"refused: {case.group} {case.shape.name} {case.strategy.mesh}: {error}", file=sys.stderr)
-            continue
-        mesh, time = case.strategy.mesh, forecast_of_case.step_time_s
-        result.append(
-            {
-                "group": case.group,
-                "model": case.shape.architecture,
-                "kept_out": kept_out_model(case.shape.architecture),
-                "devices": case.devices,
-                "tp": mesh.tp,
-                "pp": mesh.pp,
-                "dp": mesh.dp_replicate,
-                "micro_batch": case.strategy.micro_batch,
-                "accumulation": case.strategy.accumulation,
-                "recompute": case.strategy.recompute,
-                "seconds": case.seconds,
-                "forecast": time.value,
-                "log_error": np.log(case.seconds / time.value),
-                "inside": time.low <= case.seconds <= time.high,
-                "memory_error": forecast_of_case.memory.device_bytes / case.peak_bytes - 1 if case.peak_bytes else np.nan,
-                **forecast_of_case.bound,
-            }
-        )
-    return pd.DataFrame(result)
 
 
 def cells(part: pd.DataFrame) -> list[str]:
@@ -122,8 +89,17 @@ def main() -> None:
     print(f"\nmemory: {of_memory(result)}")
     if options.write:
         seen = sorted(result[(result.group == FITTED) & ~result.kept_out].model.unique())
+        of_one = composed(result[result.group == FITTED])
         page = PAGE.format(
-            groups=by_group(result), by_devices=by_devices(result), known=", ".join(seen), memory=of_memory(result)
+            groups=by_group(result),
+            by_devices=by_devices(result),
+            known=", ".join(seen),
+            memory=of_memory(result),
+            variants=variants(chosen, options.cache),
+            composed_rows=of_one.rows,
+            composed_layers=of_one.layers,
+            composed_lines=of_one.lines,
+            off_us=f"{1e6 * max(of_one.off_s, of_one.layers_off_s):.1f}",
         )
         (DOCS / "accuracy-megatron.md").write_text(page)
 

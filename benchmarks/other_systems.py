@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.megatron import forecast as of_megatron
 from benchmarks.support.accuracy_tables import errors, table
 from benchmarks.support.megatron_cases import MegatronCase, padded
+from benchmarks.support.megatron_forecast import forecast as of_megatron
 from benchmarks.support.megatron_recordings import whole_step
 from benchmarks.support.megatron_shape import GptShape
 from gpuwise.cost.price import price_ranks

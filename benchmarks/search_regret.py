@@ -1,90 +1,67 @@
 """How good the plan is that forecasts rank first, on published groups of measured plans of one model.
 
-    python -m benchmarks.search_regret --reference FOLDER --cache FOLDER [--group TEXT] [--plans]
+    python -m benchmarks.search_regret --reference FOLDER --cache FOLDER [--group TEXT] [--plans] [--write]
 
-A group is one model on as many GPUs with the same global batch, under several meshes and micro-batches (VIA-Research/vTrain,
-its validation data). Regret: how much longer the plan that the forecast ranks first took than the best measured one.
-Beside it, what a plan taken by chance would have cost, and the rank correlation of forecast and measured times (Spearman).
-Nothing is fitted here. The host's figures behind these forecasts were fitted on one machine's models that are not kept out (see
-benchmarks.megatron): groups of those are shown apart. Recordings are made into --cache the first time, which needs PyTorch.
+A group is one model on as many GPUs with the same global batch, under several meshes and micro-batches
+(VIA-Research/vTrain, bigscience-workshop/bigscience). Regret: how much longer the plan that the forecast ranks first took
+than the best measured one. Beside it, the regret of Calculon where its forecasts are known, what a plan taken by chance
+would have cost, the rank correlation of forecast and measured times (Spearman), and how far rows are apart that should not
+be (benchmarks.support.regret). Nothing is fitted here. Groups of one machine are not measured but composed
+(benchmarks.support.composed_steps), and the host's figures behind their forecasts were fitted on models that are not kept
+out: they are apart. --write changes docs/search.md. Recordings are made into --cache the first time, which needs PyTorch.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from benchmarks.megatron import FITTED, rows
+from benchmarks.megatron import DOCS
 from benchmarks.support.accuracy_tables import table
 from benchmarks.support.megatron_cases import megatron_cases
+from benchmarks.support.megatron_rows import FITTED, rows
+from benchmarks.support.regret import GROUP, explained, regrets, summary, with_batch
 
-GROUPS = ("one machine", "several machines")
-FEWEST = 3  # plans of a group
-BY = ["group", "kept_out", "model", "devices", "global_batch"]
-HEAD = ("plans", "regret", "by chance", "rank correlation")
-
-
-@dataclass(frozen=True)
-class Regret:
-    """One group of measured plans.
-
-    Attributes:
-        plans: how many they are.
-        regret: the measured time of the plan ranked first over the best one's, less 1.
-        by_chance: the same of the mean plan.
-        correlation: of the ranks of forecast and measured times.
-    """
-
-    plans: int
-    regret: float
-    by_chance: float
-    correlation: float
-
-
-def regret_of(forecast_s: np.ndarray, measured_s: np.ndarray) -> Regret:
-    """The regret of ranking plans by their forecasts."""
-    best = measured_s.min()
-    first = measured_s[np.argmin(forecast_s)]
-    ranks = [pd.Series(seconds).rank().to_numpy() for seconds in (forecast_s, measured_s)]
-    correlation = float(np.corrcoef(*ranks)[0, 1]) if len(best_first(measured_s)) > 1 else 1.0
-    return Regret(len(measured_s), float(first / best - 1), float(measured_s.mean() / best - 1), correlation)
-
-
-def best_first(seconds: np.ndarray) -> np.ndarray:
-    """The distinct times, ascending."""
-    return np.unique(seconds)
-
-
-def regrets(plans: pd.DataFrame) -> pd.DataFrame:
-    """A row for each group of plans. plans: as benchmarks.megatron.rows has them."""
-    plans = plans.assign(global_batch=plans.micro_batch * plans.accumulation * plans.dp)
-    result = []
-    for key, part in plans.groupby(BY):
-        if len(part) >= FEWEST:
-            regret = regret_of(part.forecast.to_numpy(), part.seconds.to_numpy())
-            result.append({**dict(zip(BY, key, strict=True)), **vars(regret)})
-    return pd.DataFrame(result)
+GROUPS = (FITTED, "several machines", "bigscience")
+HEAD = ("plans", "regret", "Calculon", "by chance", "rank correlation", "spread", "regret of spread")
+BEGIN, END = "<!-- regret -->\n", "<!-- end of regret -->\n"
 
 
 def cells(of_group: pd.Series) -> list[str]:
     """The figures of one group, as HEAD names them."""
-    return [str(of_group.plans), f"{of_group.regret:.1%}", f"{of_group.by_chance:.1%}", f"{of_group.correlation:.3f}"]
+    shares = (of_group.regret, of_group.peer, of_group.by_chance)
+    spread = (of_group.spread, of_group.of_spread)
+    as_text = [["–" if pd.isna(share) else f"{share:.1%}" for share in part] for part in (shares, spread)]
+    return [str(of_group.plans), *as_text[0], f"{of_group.correlation:.2f}", *as_text[1]]
 
 
-def summary(groups: pd.DataFrame) -> str:
-    """Groups in one line."""
-    if not len(groups):
-        return "no groups"
-    within = (groups.regret <= 0.01).mean()
-    return (
-        f"{len(groups)} groups, {groups.plans.sum()} plans: regret median {groups.regret.median():.1%}, mean "
-        f"{groups.regret.mean():.1%}, worst {groups.regret.max():.1%}, within 1 % in {within:.0%}; a plan by chance "
-        f"{groups.by_chance.mean():.1%}; rank correlation median {groups.correlation.median():.3f}"
-    )
+def by_group(groups: pd.DataFrame, *columns: str) -> str:
+    """A line for each group. columns: what names it."""
+    lines = [[*(str(of_group[name]) for name in columns), *cells(of_group)] for _, of_group in groups.iterrows()]
+    return table([*(name.replace("_", " ") for name in columns), *HEAD], lines, words=len(columns))
+
+
+def lines(groups: pd.DataFrame) -> str:
+    """Kinds of groups, a line each."""
+    result = []
+    for group, part in groups[groups.group != FITTED].groupby("group"):
+        result.append(f"- {group}: {summary(part)}")
+    measured, composed = groups[groups.group != FITTED], groups[groups.group == FITTED]
+    result.append(f"- both: {summary(measured)}; at most {explained(measured):.0%} of the regret is that of the spread")
+    for name, out in (("kept out", True), ("seen", False)):
+        part = composed[composed.kept_out == out]
+        peer = f"; Calculon mean {part.peer.mean():.1%}, worst {part.peer.max():.1%}" if len(part) else ""
+        result.append(f"- {FITTED}, composed, {name}: {summary(part)}{peer}")
+    return "\n".join(result)
+
+
+def write(text: str) -> None:
+    """Puts the text between the marks of docs/search.md."""
+    page = DOCS / "search.md"
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{text}\n\n{END}{rest.partition(END)[2]}")
 
 
 def main() -> None:
@@ -93,19 +70,19 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--group", default="", help="only groups whose name holds this text")
     parser.add_argument("--plans", action="store_true", help="print every plan")
+    parser.add_argument("--write", action="store_true", help="change docs/search.md in place")
     options = parser.parse_args()
+    if options.write and options.group:
+        parser.error("--write needs all groups: leave out --group")
     chosen = [case for case in megatron_cases(options.reference) if case.group in GROUPS and options.group in case.group]
-    plans = rows(chosen, options.cache)
+    plans = with_batch(rows(chosen, options.cache))
     groups = regrets(plans)
     if options.plans:
         print(plans.to_string(float_format=lambda x: f"{x:.3f}"))
-    print(table([*BY, *HEAD], [[*(str(of_group[name]) for name in BY), *cells(of_group)] for _, of_group in groups.iterrows()]))
-    for group, part in groups.groupby("group"):
-        if group == FITTED:
-            print(f"\n{group}, kept out: {summary(part[part.kept_out])}")
-            print(f"{group}, seen: {summary(part[~part.kept_out])}")
-        else:
-            print(f"\n{group}: {summary(part)}")
+    print(by_group(groups, *GROUP), lines(groups), sep="\n\n")
+    if options.write:
+        measured = groups[groups.group != FITTED]
+        write(f"{by_group(measured, 'group', 'model', 'heads', 'devices', 'global_batch')}\n\n{lines(groups)}")
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def table_of(steps: Iterable[Step]) -> Table:
             if not len(chosen):
                 continue
             key, units, hardware = _hardware(step, kernel_class, dtype)
-            result = Shapes.of(trace.operations, chosen, images=trace.header.sizes.get("micro_batch", 1))
+            result = Shapes.of(trace.operations, images=trace.header.sizes.get("micro_batch", 1)).take(chosen)
             result, count = _distinct(result, counts[chosen])
             shapes.setdefault(key, []).append(result)
             chip = [np.full(len(count), getattr(hardware, field.name)) for field in fields(Hardware)]

@@ -1,8 +1,9 @@
 """Published steps whose host takes longer to launch them than the device to run them, as a user of gpuwise would forecast them.
 
 Inference of few images or tokens (published_latency, on machines that its pages name), small vision models on an RTX 4090
-(timm, published_timm), and GPT of 0.2B to 1.3B with checkpointed blocks on 2 to 8 A100s (VIA-Research/vTrain, whose runs of
-Megatron-DeepSpeed benchmarks.megatron follows in detail): here the same sizes in gpuwise's own GPT-2, its ranks composed.
+(timm, published_timm), and GPT of 0.2B to 1.3B with checkpointed blocks on 2 to 8 A100s (VIA-Research/vTrain): here the same
+sizes in gpuwise's own GPT-2, its ranks composed. These last were not measured as steps: they are sums of traced layers
+(benchmarks.support.composed_steps), which models of one width share.
 """
 
 from __future__ import annotations

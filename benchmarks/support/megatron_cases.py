@@ -1,7 +1,8 @@
 """Published runs of Megatron-LM and Megatron-DeepSpeed: a model, a cluster and a strategy of ours, and the measured seconds.
 
-Groups: "one machine" and "several machines" (VIA-Research/vTrain, its validation data), "Megatron paper" (Korthikanti et al.
-2022, arXiv:2205.05198, table 5) and "bigscience" (bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles-prequel.md).
+Groups: "one machine" (composed of traced layers, see composed_steps) and "several machines" (VIA-Research/vTrain, its
+validation data), "Megatron paper" (Korthikanti et al. 2022, arXiv:2205.05198, table 5) and "bigscience"
+(bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles-prequel.md).
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class MegatronCase:
         seconds: measured, a step.
         peak_bytes: measured memory of a device; None where it is not published.
         trainer: what ran it.
+        peer_seconds: what Calculon forecasts; None where it was not run.
     """
 
     group: str
@@ -72,6 +74,7 @@ class MegatronCase:
     seconds: float
     peak_bytes: float | None = None
     trainer: Trainer = MEGATRON_DEEPSPEED
+    peer_seconds: float | None = None
 
     @property
     def devices(self) -> int:
@@ -127,6 +130,7 @@ def _vtrain(table: pd.DataFrame) -> Iterator[MegatronCase]:
             "a100-80gb-sxm",
             100.0,
             row.measured_step_time_s,
+            peer_seconds=row.predicted_by_peer,
         )
 
 

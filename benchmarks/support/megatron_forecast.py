@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -21,15 +21,25 @@ from gpuwise.cost.rank_time import RankTime, rank_times
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.pricing.traces import largest_rank
+from gpuwise.trace.parallel.communication import Collective, Communication
 
-# Chosen by fit from its grid, on the steps of one machine whose model is not kept out (VIA-Research/vTrain): of the two best,
-# mean errors 7.05 and 7.12 %, the one whose operations of forward take what they take in other steps on A100s.
+# Chosen by fit from its grid, on the steps of one machine whose model is not kept out (VIA-Research/vTrain; composed of traced
+# layers, see composed_steps): of the two best, mean errors 7.05 and 7.12 %, the one whose operations of forward take what they
+# take in other steps on A100s.
 HOST = MegatronHost(forward_s=35e-6, backward_s=10e-6, collective_s=17.5e-6)
 _GRID = {
     "forward_s": (25e-6, 30e-6, 35e-6, 40e-6),
     "backward_s": (5e-6, 10e-6, 17.5e-6, 25e-6),
     "collective_s": (0.0, 17.5e-6, 35e-6),
 }
+
+
+Change = Callable[[Collective, MegatronCase], Collective]
+
+
+def as_composed(collective: Collective, case: MegatronCase) -> Collective:
+    """The collective itself."""
+    return collective
 
 
 @dataclass(frozen=True)
@@ -50,18 +60,21 @@ class TimedCase:
         return price_ranks(times, self.cluster, strategy=self.case.strategy, replay=False)
 
 
-def timed(case: MegatronCase, cache: Path, catalog: Catalog) -> TimedCase:
-    """The case with the times of its ranks' kernels and collectives."""
+def timed(case: MegatronCase, cache: Path, catalog: Catalog, *, change: Change = as_composed) -> TimedCase:
+    """The case with the times of its ranks' kernels and collectives. change: of each collective; none by default."""
     whole, cluster = whole_step(case, cache), case.cluster(catalog)
-    ranks = megatron_ranks(whole, case.strategy, trainer=case.trainer)
+    ranks = [
+        replace(rank, communication=Communication(tuple(change(c, case) for c in rank.communication.collectives)))
+        for rank in megatron_ranks(whole, case.strategy, trainer=case.trainer)
+    ]
     times = rank_times(ranks, cluster, strategy=case.strategy, parameters=no_host(parameters()))
     return TimedCase(case, cluster, times)
 
 
-def forecast(case: MegatronCase, cache: Path, catalog: Catalog) -> Forecast:
+def forecast(case: MegatronCase, cache: Path, catalog: Catalog, *, change: Change = as_composed) -> Forecast:
     """The forecast of the slowest rank; where memory was published, with that of the one that needs most, from a replay of the
-    allocator."""
-    one = timed(case, cache, catalog)
+    allocator. change: as for timed."""
+    one = timed(case, cache, catalog, change=change)
     if case.peak_bytes is None:
         return one.step(HOST)
     largest = largest_rank(tuple(rank.step for rank in one.ranks))

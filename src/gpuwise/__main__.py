@@ -1,6 +1,6 @@
 """`python -m gpuwise` is the command line."""
 
-from gpuwise.cli.main import main
+from gpuwise.cli.main import run
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -53,7 +53,8 @@ class SearchSettings(TypedDict, total=False):
     allow: Annotated[
         str | Sequence[str] | None,
         Setting(
-            "Techniques that change what is trained: 8bit-optimizer, bf16, fp8, lora, qlora, batch; separated by commas.",
+            "Techniques that change what is trained, separated by commas: 8bit-optimizer, 4bit-optimizer, adafactor, bf16, "
+            "fp8, lora, qlora, batch.",
             metavar="LIST",
         ),
     ]

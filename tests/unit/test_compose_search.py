@@ -60,6 +60,21 @@ def test_the_best_fit_and_make_the_global_batch(result: ComposedSearch) -> None:
     assert seconds == sorted(seconds)
 
 
+@pytest.mark.parametrize("name", ["h100-sxm:8x4", "h200-141gb-sxm:1x2", "a100-80gb-sxm:8x2"])
+def test_selective_recompute_is_composed_on_several_machines_where_it_is_faster(name: str) -> None:
+    cluster, traces = device_of(name, load_catalog()).cluster, source_of("llama3-8b").traces()
+    blocks = JobBlocks(traces, Strategy("amp-bf16", optimizer="adamw"), micro_batches=(1, 2, 4))
+    without, best = (
+        best_on(blocks, [cluster], global_batch=512, recomputes=recomputes)[0].points[0]
+        for recomputes in (("none", "full"), ("none", "selective", "full"))
+    )
+    assert best.strategy.recompute == "selective"
+    assert best.step_s < 0.96 * without.step_s
+    exact = StepPricer(traces).forecast(best.strategy, cluster, replay=False)
+    assert best.step_s == pytest.approx(exact.step_time_s.value, rel=0.01)
+    assert best.device_bytes == pytest.approx(exact.memory.device_bytes, rel=0.005)
+
+
 def test_few_are_the_first_of_many(result: ComposedSearch) -> None:
     assert searched(keep=2).best == result.best[:2]
 

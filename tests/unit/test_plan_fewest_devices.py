@@ -62,8 +62,8 @@ def test_what_the_user_excludes_is_not_named():
 
 def test_the_flags_of_a_preset_lead_to_a_plan():
     with pytest.raises(FitsNowhere) as error:
-        api.plan("llama3-8b", tokens="10M", on="h100-sxm:1", max_devices=1)
-    assert error.value.holding.flags == "--on h100-80gb-sxm:4 --max-devices 4"
-    assert api.plan("llama3-8b", tokens="10M", on="h100-80gb-sxm:4", max_devices=4).best.count == 4
+        api.plan("llama3-8b", tokens="10M", on="rtx-4090:1", max_devices=1)  # nor with offload
+    assert error.value.holding.flags == "--on rtx-4090:8 --max-devices 8"
+    assert api.plan("llama3-8b", tokens="10M", on="rtx-4090:8", max_devices=8).best.count == 8
     with pytest.raises(FitsNowhere):
-        api.plan("llama3-8b", tokens="10M", on="h100-80gb-sxm:2", max_devices=2)
+        api.plan("llama3-8b", tokens="10M", on="rtx-4090:4", max_devices=4)

@@ -33,8 +33,10 @@ def best(constraints: Constraints, *allowed: str) -> Forecast | NoStrategy:
 
 def test_a_smaller_state_is_tried_only_where_it_is_allowed() -> None:
     # 1.56 billion parameters take 16 bytes each with AdamW, more than the card has; 10 with its state in 8 bits.
-    assert isinstance(best(Constraints(8)), NoStrategy)
-    assert isinstance(best(Constraints(8), "batch"), NoStrategy)
+    for allowed in ((), ("batch",)):
+        without = best(Constraints(8), *allowed)
+        assert isinstance(without, Forecast)
+        assert (without.strategy.offload, without.strategy.optimizer) == ("optimizer", None)
     found = best(Constraints(8), "8bit-optimizer")
     assert isinstance(found, Forecast)
     assert has_headroom(found.memory)
@@ -130,3 +132,20 @@ def test_names_are_checked() -> None:
     with pytest.raises(InputError, match="--precision"):
         parse_allowed("fp8", named={"precision"})
     assert parse_allowed("batch", named={"global_batch"}) == {permission.BATCH}
+
+
+@pytest.mark.parametrize(("name", "optimizer"), [("4bit-optimizer", "adamw-4bit"), ("adafactor", "adafactor")])
+def test_other_optimizers_with_less_state_are_taken_where_they_are_allowed(name: str, optimizer: str) -> None:
+    found = best(Constraints(8), name)
+    assert isinstance(found, Forecast)
+    assert (found.strategy.optimizer, found.strategy.offload) == (optimizer, "none")
+    assert has_headroom(found.memory)
+    assert list(used(found.strategy, requested=Strategy(), precision=None, global_batch=8)) == [name]
+    whole = Constraints(64, allow=frozenset([name]))
+    assert list(permitted(whole, optimizer="sgd")) == []  # that has no state
+
+
+def test_on_several_machines_an_optimizer_that_shards_do_not_run_is_left_out() -> None:
+    result = gpuwise.plan("llama3-8b", tokens="1B", on="h100-sxm:8x2", allow="adafactor")
+    assert result.best.strategy.optimizer is None
+    assert gpuwise.plan("llama3-8b", tokens="1B", on="h100-sxm:8x2", allow="4bit-optimizer").best.strategy.mesh.dp_shard > 1

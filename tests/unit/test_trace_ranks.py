@@ -12,7 +12,6 @@ from gpuwise.strategy import Mesh, Parallelism, Strategy
 from gpuwise.trace import CATEGORIES, Trace, live_bytes
 from gpuwise.trace.parallel.communication import group_along
 from gpuwise.trace.parallel.ranks import RankStep, rank_steps
-from gpuwise.trace.parallel.segments import segments_of
 from gpuwise.trace.parallel.stage import stage_step
 from gpuwise.trace.parallel.tensor_layers import split_layers
 from gpuwise.trace.parallel.variant import recorded_as
@@ -130,7 +129,7 @@ def test_sequence_parallel_saves_activations_and_loss_parallel_logits() -> None:
 )
 def test_layers_that_feed_another_are_recognised(name: str, columns: tuple[str, ...], row: str, gathered: bool) -> None:
     trace = step(name, Strategy("bf16"))(2)
-    first = split_layers(trace, segments_of(trace), 2).pairs[0]
+    first = split_layers(trace, 2).pairs[0]
     block = trace.header.blocks[0]
     assert tuple(trace.modules[layer.module] for layer in first.columns) == tuple(f"{block}.{name}" for name in columns)
     assert trace.modules[first.row.module] == f"{block}.{row}"

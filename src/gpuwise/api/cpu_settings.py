@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of
-from gpuwise.api.step_price import step_price
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.cpu.choice import CpuChoice, Price, choose
@@ -53,6 +52,8 @@ def cpu_settings(
 
 def own_price(source: StepSource, chip: Chip, capacity_bytes: int | None, *, history: bool = True) -> Price:
     """Prices steps of a job on this machine's CPU, traced with its kernels. Arguments as for `cpu_settings`."""
+    from gpuwise.api.step_price import step_price
+
     return partial(step_price, source.with_own_kernels(), Cluster(chip, memory_bytes=capacity_bytes), history=history)
 
 

@@ -76,7 +76,9 @@ def sweep(
         searched = searched.verified(keys)
         for key, item in searched.by_key.items():
             best = searched.best[key]
-            if isinstance(best, Estimate) and best.forecast is not None and item.devices == devices:
+            if not isinstance(best, Estimate) or best.forecast is None or item.devices != devices:
+                continue
+            if best.strategy.offload == request.techniques.offload:  # runs of a machine would share its host and the way there
                 estimates[item.chip.id] = best
         devices *= 2
     most_devices = MOST_DEVICES if request.more_devices is not None else request.max_devices

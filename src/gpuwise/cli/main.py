@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -30,6 +32,7 @@ VERBS = {
     "record": "The step of a job into a file, or the shipped traces again.",
     "completion": "Print the completion script of a shell.",
 }
+_COLLECT_AFTER = 200_000  # new objects: a plan makes fewer, with all modules
 EPILOG = "Start with `gpuwise plan llama3-8b --tokens 20B --budget 20000 --deadline 30d`."
 
 
@@ -78,3 +81,15 @@ def main(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+def run() -> None:
+    """The command `gpuwise` in a process of its own.
+
+    `plan` answers in about a second and leaves few cycles of objects. Looking for them while modules are imported, and once
+    more when Python ends, takes a tenth of that.
+    """
+    if sys.argv[1:2] == ["plan"]:
+        gc.set_threshold(_COLLECT_AFTER)
+        atexit.register(gc.freeze)
+    main()

@@ -14,9 +14,9 @@ from gpuwise.trace.trace import Trace
 COMPILED_PHASES = ("forward", "backward", "recompute")  # torch.compile takes the model; the update stays eager
 # What the host does, in operations of forward. A cast of autocast, which no Python calls: fitted to inference with and without
 # it on the same machines (NVIDIA/DeepLearningExamples; `python -m benchmarks.fit_host`). A checkpointed block, beside its
-# operations: fitted to Megatron-DeepSpeed on A100s (VIA-Research/vTrain); without a device a block of GPT-2 adds 42 to 46, with
-# hooks on saved tensors as gpuwise runs it (`python -m benchmarks.host_ratios`). A micro-batch: 8 to 11 there, its loss among
-# them; copies of the batch to the device are taken to make up for that.
+# operations: fitted to layers of Megatron-DeepSpeed traced on A100s (VIA-Research/vTrain); without a device a block of GPT-2
+# adds 42 to 46, with hooks on saved tensors as gpuwise runs it (`python -m benchmarks.host_ratios`). A micro-batch: 8 to 11
+# there, its loss among them; copies of the batch to the device are taken to make up for that.
 CAST, CHECKPOINT, MICRO_BATCH = 0.35, 54.0, 10.0
 _FORWARD, _BACKWARD, _RECOMPUTE = (PHASES.index(phase) for phase in ("forward", "backward", "recompute"))
 

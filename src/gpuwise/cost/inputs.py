@@ -121,8 +121,7 @@ def copied_bytes(trace: Trace) -> int:
 
 def _link(chip: Chip, catalog: Catalog) -> Link | None:
     """The link to the host; None if device and host share one memory."""
-    memory = chip.memory_type or ""
-    return None if "unified" in memory or "shared" in memory else host_link(chip, catalog)
+    return None if chip.shares_host_memory else host_link(chip, catalog)
 
 
 def _checked_rate(samples_per_s: float) -> float:

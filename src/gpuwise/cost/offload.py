@@ -15,6 +15,7 @@ from gpuwise.hardware.types import Link
 from gpuwise.notes import Note
 from gpuwise.notes.step import offloading, offloading_not_priced
 from gpuwise.strategy import Strategy
+from gpuwise.trace.header import Header
 from gpuwise.trace.tables import CATEGORIES, KINDS
 from gpuwise.trace.trace import Trace
 
@@ -55,6 +56,11 @@ def offload(trace: Trace, strategy: Strategy, link: Link | None, parameters: Par
     copy_s = moved / copy_bytes_per_s(link, parameters)
     note = offloading(moved_bytes=moved, link=link.name, host_bytes_per_s=HOST_MEMORY_BYTES_PER_S)
     return Offload(copy_s + update_s, moved, note)
+
+
+def on_host_bytes(header: Header) -> int:
+    """Host memory of offloading: parameters, gradients and optimizer state (two moments in fp32)."""
+    return 4 * header.parameters + 12 * header.trainable_parameters
 
 
 def lengthened(forecast: Forecast, added: Offload) -> Forecast:

@@ -135,4 +135,4 @@ def one_shape(kind: str, dtype: str, *, images: int = 1, **numbers: float) -> Sh
     """The shapes of one operation. numbers: values by the names of gpuwise.trace.tables.COLUMNS; `kernels` defaults to 1."""
     row = [{"kernels": 1, **numbers}.get(name, 0) for name in COLUMNS]
     operations = Operations((kind,), np.array([KINDS.index(kind)]), (dtype,), np.array([row]).astype(np.int64))
-    return Shapes.of(operations, np.array([0]), images=images)
+    return Shapes.of(operations, images=images)

@@ -134,12 +134,18 @@ class Chip(Printed, SourcedFigures):
     achieved: AchievedRates | None = None
 
     @property
+    def shares_host_memory(self) -> bool:
+        """Whether device and host share one memory, as of Apple's chips."""
+        kind = self.memory_type or ""
+        return "unified" in kind or "shared" in kind
+
+    @property
     def usable_memory_bytes(self) -> int | None:
         """Approximately PyTorch's total_memory on this chip; None where memory_bytes is None."""
         if self.memory_bytes is None:
             return None
         kind = self.memory_type or ""
-        if "unified" in kind or "shared" in kind:
+        if self.shares_host_memory:
             return round(self.memory_bytes * _UNIFIED_SHARE)
         if not self.kind.startswith("gpu-"):
             return self.memory_bytes

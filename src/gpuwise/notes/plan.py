@@ -26,6 +26,16 @@ def sharded(*, devices: int, shard: str = "parameters") -> str:
     )
 
 
+@kind_of_note(flag="--offload")
+def offloaded(*, offload: str, host_bytes: int) -> str:
+    """Why state lives in host memory. offload: optimizer or parameters, as in Strategy; host_bytes: that the host needs."""
+    visit = "" if offload == "optimizer" else ", and parameters visit the device"
+    return (
+        f"optimizer state and its update are in host memory{visit}: nothing fits the device without; "
+        f"{format_bytes(host_bytes)} of host memory are needed"
+    )
+
+
 @kind_of_note(flag="--recompute")
 def recomputed() -> str:
     """Why activations are recomputed."""

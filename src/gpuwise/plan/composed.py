@@ -146,8 +146,7 @@ class ComposedStrategies:
     def _best_on(self, constraints: Constraints, precision: str, clusters: Sequence[Cluster]) -> list[BestOnCluster]:
         """The best of clusters that are all single machines, or all several."""
         single = clusters[0].machines == 1
-        usual = legal.recomputes_for(None) if single else ["none", "full"]
-        recomputes = usual if constraints.recompute is None else [constraints.recompute]
+        recomputes = legal.recomputes_for(constraints.recompute)
         techniques = constraints.techniques.but(precision=precision)
         if techniques not in self._blocks:
             sizes = [size for size in _MICRO_BATCHES if size <= self._global_batch]

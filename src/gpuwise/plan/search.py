@@ -75,6 +75,8 @@ def _planned(searched: Searched, request: Request, offers: Sequence[Offer], cata
         except NothingInside as nothing:
             if request.budget_usd is not None and nothing.cheapest.usd.value > request.budget_usd:
                 raise  # more devices cost no less
+        except FitsNowhere:
+            pass  # what one machine has beside its devices, as host memory, does not do
     return chosen_exactly(widened(searched, wider, offers, catalog), wider)
 
 
@@ -93,11 +95,12 @@ def chosen_exactly(searched: Searched, request: Request) -> PlanResult:
                 raise
         else:
             if not (keys := searched.unsettled(result.plans)):
-                if led_on:
+                further = searched if led_on else searched.led_on(result.best)
+                if further is searched:
                     break
-                searched, led_on = searched.led_on(result.best), True
+                searched, led_on = further, True
         searched = searched.verified(keys)
-    result = replace(result, verified=searched.strategies.verified())
+    result = replace(result, priced=searched.strategies.priced, verified=searched.strategies.verified())
     if request.why is None:
         return result
     return explain(searched, request, result, names=request.why, exactly=chosen_exactly)

@@ -92,11 +92,13 @@ class Searched:
         return replace(self, best={**self.best, **exact})
 
     def led_on(self, plan: Plan) -> Searched:
-        """A copy in which a composed strategy, of a plan that is exact, is replaced by a faster one that it leads on to."""
+        """A copy in which a composed strategy, of a plan that is exact, is replaced by a faster one that it leads on to; itself
+        without one."""
         key = self._key_of[id(plan.offer), plan.machines]
         estimate = self.best[key]
         assert isinstance(estimate, Estimate)
-        return replace(self, best={**self.best, key: self.strategies.led_on(self.by_key[key], estimate)})
+        reached = self.strategies.led_on(self.by_key[key], estimate)
+        return self if reached is estimate else replace(self, best={**self.best, key: reached})
 
     def what_fits(self) -> tuple[Candidate, FittingChange] | None:
         """As for BestStrategies.what_fits."""

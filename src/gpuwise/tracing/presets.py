@@ -28,7 +28,6 @@ IMAGES = {
 
 
 LARGE = 5_000_000_000  # parameters from which fp32 training is not recorded
-GIANT = 20_000_000_000
 LARGE_PRECISIONS = ("bf16", "amp-bf16")
 # Presets that people adapt on one small GPU ship with adapters too: (precision, recompute, adapter).
 ADAPTED = {
@@ -38,11 +37,11 @@ ADAPTED = {
 
 
 def variants(info: PresetInfo) -> list[Strategy]:
-    """Every shipped variant of a preset. Selective recomputation is recorded in bf16 only, and not for the largest presets."""
+    """Every shipped variant of a preset. Selective recomputation is recorded in bf16 only."""
     blocks = bool(repeated_blocks(meta_model(resolve(info.name))))
     precisions = LARGE_PRECISIONS if info.parameters >= LARGE else PRECISIONS
     train = [Strategy(precision=p, recompute=r) for p in precisions for r in (("none", "full") if blocks else ("none",))]
-    if blocks and info.parameters < GIANT:
+    if blocks:
         train += [Strategy(precision=p, recompute="selective") for p in LARGE_PRECISIONS]
     train += [Strategy(precision=p, recompute=r, adapter=a) for p, r, a in ADAPTED.get(info.name, ())]
     infer = ("bf16",) if info.parameters >= LARGE else PRECISIONS

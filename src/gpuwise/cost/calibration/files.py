@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
@@ -44,6 +44,33 @@ class CalibrationFile:
     scale: Mapping[str, float]
 
 
+class _ShippedEntries(Mapping[str, CalibrationEntry]):
+    """The entries of a shipped file, each read when it is first wanted: a job runs a third of all classes of kernels.
+
+    Arguments:
+        tables: of the entries, by key.
+        name: name of the file, for errors.
+    """
+
+    def __init__(self, tables: Mapping[str, Mapping[str, object]], name: str):
+        self._tables, self._name = tables, name
+        self._entries: dict[str, CalibrationEntry] = {}
+
+    def __getitem__(self, key: str) -> CalibrationEntry:
+        if key not in self._entries:
+            self._entries[key] = entry_from(key, self._tables[key], self._name)
+        return self._entries[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._tables
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+
 def parse(text: str, name: str) -> CalibrationFile:
     """A calibration file from its text. Raises FileFormatError naming the file."""
     return file_of(tables(text.encode(), name), name)
@@ -64,8 +91,20 @@ def tables(text: bytes, name: str, read: Callable[[bytes], dict[str, object]] = 
     return data
 
 
-def file_of(data: dict[str, object], name: str) -> CalibrationFile:
-    """The calibration file of these tables. Raises FileFormatError naming it."""
+def _all_entries(tables: Mapping[str, Mapping[str, object]], name: str) -> dict[str, CalibrationEntry]:
+    return {key: entry_from(key, value, name) for key, value in tables.items()}
+
+
+def file_of(
+    data: dict[str, object],
+    name: str,
+    entries_of: Callable[[Mapping[str, Mapping[str, object]], str], Mapping[str, CalibrationEntry]] = _all_entries,
+) -> CalibrationFile:
+    """The calibration file of these tables. Raises FileFormatError naming it.
+
+    Arguments:
+        entries_of: reads the tables of the entries.
+    """
     level, of, scale, entries = data.get("level"), data.get("of"), data.get("scale", {}), data.get("entry", {})
     if not isinstance(level, str) or level not in PROVENANCE or not isinstance(of, str):
         raise FileFormatError(f"{name}: needs a level ({', '.join(PROVENANCE)}) and what it is `of`.", WAYS_OUT)
@@ -76,7 +115,7 @@ def file_of(data: dict[str, object], name: str) -> CalibrationFile:
         raise FileFormatError(
             f"{name}: holds [scale] and [entry] tables, not {', '.join(sorted(unknown or {'entry'}))}.", WAYS_OUT
         )
-    return CalibrationFile(name, level, of, {key: entry_from(key, value, name) for key, value in entries.items()}, scale)
+    return CalibrationFile(name, level, of, entries_of(entries, name), scale)
 
 
 def _factor(value: object) -> bool:
@@ -99,7 +138,8 @@ def _folder() -> Traversable:
 
 @cache
 def _shipped_file(name: str) -> CalibrationFile:
-    return file_of(tables(_folder().joinpath(name).read_bytes(), name, partial(cached_tables, f"calibration-{name}")), name)
+    data = tables(_folder().joinpath(name).read_bytes(), name, partial(cached_tables, f"calibration-{name}"))
+    return file_of(data, name, _ShippedEntries)
 
 
 def shipped_file(level: str, of: str) -> CalibrationFile | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -92,6 +93,7 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
     return {key: np.sort(np.concatenate(parts)) for key, parts in grouped.items()}
 
 
+@lru_cache(maxsize=4096)
 def class_of(
     kind: str,
     name: str = "",
@@ -173,9 +175,9 @@ def groups(trace: Trace) -> tuple[Group, ...]:
 
 def _groups(trace: Trace) -> tuple[Group, ...]:
     model_flops = trace.operations.model_flops
-    images = trace.header.sizes.get("micro_batch", 1)
+    shapes = Shapes.of(trace.operations, images=trace.header.sizes.get("micro_batch", 1))
     return tuple(
-        Group(kernel_class, dtype, rows, Shapes.of(trace.operations, rows, images=images), model_flops[rows])
+        Group(kernel_class, dtype, rows, shapes.take(rows), model_flops[rows])
         for (kernel_class, dtype), rows in classes(trace).items()
     )
 

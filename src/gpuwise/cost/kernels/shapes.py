@@ -37,12 +37,16 @@ class Shapes:
         return self.bytes_read + self.bytes_written
 
     @classmethod
-    def of(cls, operations: Operations, rows: np.ndarray, *, images: float = 1.0) -> Shapes:
-        """The chosen rows of a Trace's distinct operations."""
+    def of(cls, operations: Operations, *, images: float = 1.0) -> Shapes:
+        """A Trace's distinct operations."""
         names = ("flops", "bytes_read", "bytes_written", "kernels", "batch", "m", "n", "k", "causal")
-        columns = {name: operations.column(name)[rows].astype(float) for name in names}
-        element_bytes = np.array([ELEMENT_BYTES.get(operations.dtype[row], 4.0) for row in rows])
-        return cls(**columns, element_bytes=element_bytes, images=np.full(len(rows), float(images)))
+        columns = {name: operations.column(name).astype(float) for name in names}
+        element_bytes = np.array([ELEMENT_BYTES.get(dtype, 4.0) for dtype in operations.dtype])
+        return cls(**columns, element_bytes=element_bytes, images=np.full(len(operations), float(images)))
+
+    def take(self, rows: np.ndarray) -> Shapes:
+        """Those of the chosen rows."""
+        return Shapes(*(np.asarray(column)[rows] for column in vars(self).values()))
 
 
 ELEMENT_BYTES = {

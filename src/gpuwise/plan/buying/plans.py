@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gpuwise.cost.offload import on_host_bytes
 from gpuwise.hardware.prices import share_of_median
+from gpuwise.notes import Note, rejections
 from gpuwise.notes import plan as plan_notes
-from gpuwise.notes import rejections
 from gpuwise.notes import run as run_notes
 from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.buying.owned import power_note, price_in_this_job
@@ -24,6 +25,8 @@ from gpuwise.plan.searched import Searched
 from gpuwise.plan.space.constraints import NoStrategy
 from gpuwise.plan.space.permission import BATCH, used
 from gpuwise.plan.types import Plan
+from gpuwise.strategy import Strategy
+from gpuwise.units import format_bytes
 from gpuwise.version import __version__
 
 
@@ -54,6 +57,12 @@ class PlanMaker:
             if isinstance(estimate, NoStrategy):
                 detail = estimate.detail.rstrip(".")
                 rejected.add(estimate.reason, item, detail, distance=estimate.shortfall_bytes, offer=item.offer)
+                continue
+            host_bytes = 0 if estimate.strategy.offload == "none" else on_host_bytes(self.searched.header)
+            if (missing := host_bytes - (item.offer.host_memory_bytes or host_bytes)) > 0:
+                has = format_bytes(host_bytes - missing)
+                detail = f"needs offload, and {format_bytes(host_bytes)} of host memory, of {has}"
+                rejected.add(rejections.out_of_memory(), item, detail, distance=missing, offer=item.offer)
                 continue
             rows.append((item, estimate))
         options = []
@@ -114,6 +123,12 @@ class PlanMaker:
             for (item, estimate), each_terms, price, each, count in zip(rows, terms, prices, listed, steps, strict=True)
         ]
 
+    def _offload_reason(self, strategy: Strategy) -> tuple[Note, ...]:
+        """Why the search took offload; empty where it did not."""
+        if strategy.offload == self.request.techniques.offload:
+            return ()
+        return (plan_notes.offloaded(offload=strategy.offload, host_bytes=on_host_bytes(self.searched.header)),)
+
     def plan(self, option: Option) -> Plan:
         """An option with its reasons, without a rank."""
         terms = replace(option.terms, usd_per_hour=option.terms.usd_per_hour * option.price_ratio)
@@ -140,6 +155,7 @@ class PlanMaker:
         reasons = [
             *(plan_notes.changes_training(permission=name, words=words) for name, words in changed.items()),
             *price_reasons(option.price, outcome.usd, listed_usd=option.usd_at_listed_price),
+            *self._offload_reason(forecast.strategy),
             *offer_reasons(item, outcome, request, work_s=work_s, train_obstacle=obstacle),
             *(
                 reason

@@ -45,7 +45,7 @@ def best_on(
     clusters: Sequence[Cluster],
     *,
     global_batch: int,
-    recomputes: Sequence[str] = ("none", "full"),
+    recomputes: Sequence[str] = ("none", "selective", "full"),
     keep: int = 1,
     layouts_of: Callable[[int, ModelLimits], Layouts] = layouts,
     variants: Variants | None = None,

@@ -105,7 +105,7 @@ class JobArrays:
         self.launch_s = np.stack(launches).sum(axis=2)  # of each section and micro-step
         of_kinds = [_lives(blocks, entry) for entry in self.entries]
         lives = [[of_entry[kind] for of_entry in of_kinds] for kind in range(len(LIVES))]
-        for name in ("saved", "kept", "gradients", "peaks", "inputs", "received_forward", "received_backward"):
+        for name in ("saved", "kept", "gradients", "peaks", "inputs", "received_forward", "received_backward", "gathered"):
             setattr(self, name, np.array([[getattr(one, name) for one in row] for row in lives]))
         self._add_holdings()
 
@@ -116,6 +116,7 @@ class JobArrays:
     inputs: np.ndarray
     received_forward: np.ndarray
     received_backward: np.ndarray
+    gathered: np.ndarray
 
     def _add_holdings(self) -> None:
         own = [(entry.tp, entry.sharded, entry.variant.ep) for entry in self.entries]
@@ -218,7 +219,17 @@ def limits_of(blocks: JobBlocks, most_tensor: int, *, least_part: int = LEAST_PA
 def variants_of(
     recomputes: Sequence[str], *, tp: int, seq_len: int | None, cp: int = 1, ep: int = 1
 ) -> tuple[BlockVariant, ...]:
-    """The variants of blocks under degrees of parallelism. seq_len: of the whole sequence."""
+    """The variants of blocks under degrees of parallelism. seq_len: of the whole sequence.
+
+    Beside others, selective recompute is tried with sequence and loss divided where they can be: ranks send as many bytes, and
+    hold and compute less.
+    """
     sequence = (False, True) if tp > 1 and seq_len is not None and seq_len % (tp * cp) == 0 else (False,)
     loss = (False, True) if tp > 1 else (False,)
-    return tuple(BlockVariant(recompute, s, p, cp, ep) for recompute in recomputes for s in sequence for p in loss)
+    return tuple(
+        BlockVariant(recompute, s, p, cp, ep)
+        for recompute in recomputes
+        for s in sequence
+        for p in loss
+        if recompute != "selective" or len(recomputes) == 1 or (s, p) == (sequence[-1], loss[-1])
+    )

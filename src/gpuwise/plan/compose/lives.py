@@ -15,13 +15,14 @@ from gpuwise.trace.parallel.blocks import full_gradients
 from gpuwise.trace.parallel.segments import UPDATE, segments_of, select
 from gpuwise.trace.parallel.stage import parts_of_tied_gradient
 from gpuwise.trace.tables import CATEGORIES, PHASES
+from gpuwise.trace.trace import Trace
 
 PASSES = 2  # forward, and backward with what it computes again
 _FORWARD, _UPDATE = PHASES.index("forward"), PHASES.index("optimizer")
 # The last axes of Lives.peaks as rows: which of _parts_of each of them has.
 _COMBINED = np.array([[1.0, *chosen] for chosen in product((0.0, 1.0), repeat=3)])
 _LASTING = [CATEGORIES.index(name) for name in ("parameter", "optimizer_state", "input")]
-_GRADIENT, _INPUT = CATEGORIES.index("gradient"), CATEGORIES.index("input")
+_GRADIENT, _INPUT, _BUFFER = (CATEGORIES.index(name) for name in ("gradient", "input", "communication_buffer"))
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Lives:
             Shape (micro-batches, sections, passes, micro-steps, 2, 2, 2).
         inputs: of the batch. Shape (micro-batches,).
         received_forward, received_backward: what a stage receives in a micro-batch. Shape (micro-batches,).
+        gathered: of `saved`, buffers that ranks filled for each other, as gathered keys. Shape (micro-batches, sections).
         of_last, of_others: the same in the last rank of a pipeline and in its others, where the sections before and behind the
             blocks share a weight; None (default) where they share none.
     """
@@ -48,6 +50,7 @@ class Lives:
     inputs: np.ndarray
     received_forward: np.ndarray
     received_backward: np.ndarray
+    gathered: np.ndarray
     of_last: Lives | None = None
     of_others: Lives | None = None
 
@@ -83,7 +86,7 @@ def _without(one: Composed, rows: np.ndarray) -> Composed:
 
 
 def _lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed: bool) -> Lives:
-    saved = along(low, high, micro_batches, _saved)
+    saved, gathered = (along(low, high, micro_batches, of) for of in (_saved, _gathered))
     received = along(low, high, micro_batches, _received)
     inputs = along(low, high, micro_batches, _inputs)
     # Everything between two micro-batches is linear: what is there in the first, and what each further sample adds.
@@ -94,16 +97,15 @@ def _lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed
     ends = np.flatnonzero((sequence.phase == _FORWARD) & (sequence.micro_step == 0) & (segments == segments.max()))
     kept = curves[:, ends[0]] + further[:, None] * slopes[:, ends[0]]
     peaks = np.zeros((len(micro_batches), len(SECTIONS), PASSES, MICRO_STEPS, 2, 2, 2))
-    kind = (segments * PASSES + (sequence.phase != _FORWARD)) * MICRO_STEPS + sequence.micro_step
+    at_kind = _positions_by((segments * PASSES + (sequence.phase != _FORWARD)) * MICRO_STEPS + sequence.micro_step)
     for section, segment in segment_of.items():
+        bases, growths = (_parts_of(here, of_own, segment) for here, of_own in ((curves, own), (slopes, own_slopes)))
         for turn, micro_step in product(range(PASSES), range(MICRO_STEPS)):
-            at = np.flatnonzero(kind == (segment * PASSES + turn) * MICRO_STEPS + micro_step)
-            if not len(at):
+            at = at_kind.get((segment * PASSES + turn) * MICRO_STEPS + micro_step)
+            if at is None:
                 continue
-            base, slope = (
-                _COMBINED @ _parts_of(here[:, at], of_own[segment, at], segment, turn)
-                for here, of_own in ((curves, own), (slopes, own_slopes))
-            )
+            behind = np.array([[1], [1], [turn], [1]])
+            base, slope = (_COMBINED @ (parts[:, at] * behind) for parts in (bases, growths))
             of_before = (saved if turn else kept)[:, :segment].sum(axis=1)
             most = (base + further[:, None, None] * slope - _COMBINED[:, 1:2] * of_before[:, None, None]).max(axis=2)
             peaks[:, section, turn, micro_step] = most.reshape(-1, 2, 2, 2)
@@ -111,7 +113,14 @@ def _lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed
     there = np.array([section in segment_of for section in range(len(SECTIONS))])
     gradients = _by_home(low, low.trace.storages.category == _GRADIENT)
     return Lives(
-        saved[:, order] * there, kept[:, order] * there, gradients[order] * there, peaks, inputs, received[:, 1], received[:, 0]
+        saved[:, order] * there,
+        kept[:, order] * there,
+        gradients[order] * there,
+        peaks,
+        inputs,
+        received[:, 1],
+        received[:, 0],
+        gathered[:, order] * there,
     )
 
 
@@ -122,15 +131,21 @@ def _line(low: Composed, high: Composed, of: Callable[[Composed], np.ndarray]) -
     return first, (of(high) - first) / more if more else np.zeros_like(first)
 
 
-def _parts_of(here: np.ndarray, own_gradients: np.ndarray, segment: int, turn: int) -> np.ndarray:
-    """Bytes in a segment's pass: of itself, of the segments before it, of those behind it, of its gradients.
+def _positions_by(kind: np.ndarray) -> dict[int, np.ndarray]:
+    """The positions of each kind, ascending."""
+    order = np.argsort(kind, kind="stable")
+    kinds, starts = np.unique(kind[order], return_index=True)
+    return dict(zip(kinds.tolist(), np.split(order, starts[1:]), strict=True))
+
+
+def _parts_of(here: np.ndarray, own_gradients: np.ndarray, segment: int) -> np.ndarray:
+    """Bytes of a segment itself, of the segments before it, of those behind it, of its gradients. Shape (4, positions).
 
     Arguments:
         here: live bytes of all segments. Shape (segments, positions).
-
-    Shape (4, positions).
+        own_gradients: gradients of all segments, likewise.
     """
-    return np.stack([here[segment], here[:segment].sum(axis=0), here[segment + 1 :].sum(axis=0) * turn, own_gradients])
+    return np.stack([here[segment], here[:segment].sum(axis=0), here[segment + 1 :].sum(axis=0), own_gradients[segment]])
 
 
 def _segments_of_sections(one: Composed) -> dict[int, int]:
@@ -195,12 +210,22 @@ def _by_home(one: Composed, rows: np.ndarray) -> np.ndarray:
 
 def _saved(one: Composed) -> np.ndarray:
     """Bytes that each segment keeps for backward. Shape (segments,)."""
+    return _by_home(one, _saved_rows(one))
+
+
+def _gathered(one: Composed) -> np.ndarray:
+    """Bytes of the buffers among them that ranks filled for each other. Shape (segments,)."""
+    return _by_home(one, _saved_rows(one) & (one.trace.storages.category == _BUFFER))
+
+
+def _saved_rows(one: Composed) -> np.ndarray:
+    """Whether a storage is kept from forward to backward. Shape (storages,)."""
     trace, storages = one.trace, one.trace.storages
     born, died = np.maximum(storages.born, 0), np.minimum(storages.died, len(trace.sequence) - 1)
     phase, micro_step = trace.sequence.phase, trace.sequence.micro_step
     rows = (storages.born >= 0) & (phase[born] == _FORWARD) & (micro_step[born] == 0) & (storages.died < len(trace.sequence))
     rows &= (phase[died] != _FORWARD) & (phase[died] != _UPDATE) & ~np.isin(storages.category, _LASTING)
-    return _by_home(one, rows)
+    return rows
 
 
 def _inputs(one: Composed) -> np.ndarray:
@@ -216,8 +241,11 @@ def _received(one: Composed) -> np.ndarray:
 
     Between the first block and the second, before tensor parallelism divides them (see gpuwise.trace.parallel.stage).
     """
-    trace, storages = one.shallow.trace, one.shallow.trace.storages
-    segments, last = segments_of(trace), len(trace.sequence) - 1
+    return one.shallow.trace.once("received", lambda: _received_of(one.shallow.trace))
+
+
+def _received_of(trace: Trace) -> np.ndarray:
+    storages, segments, last = trace.storages, segments_of(trace), len(trace.sequence) - 1
     born, died = segments[np.maximum(storages.born, 0)], segments[np.minimum(storages.died, last)]
     first = (storages.born >= 0) & (storages.died <= last) & (trace.sequence.micro_step[np.maximum(storages.born, 0)] == 0)
     casts = np.array([name.startswith("aten._to_copy") for name in trace.operations.name])  # of weights: nobody sends them

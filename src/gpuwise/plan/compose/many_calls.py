@@ -34,6 +34,7 @@ class Networks:
     def __init__(self, clusters: Sequence[Cluster], parameters: Parameters):
         self._parameters = parameters
         self._degrees = np.unique(np.concatenate([divisors(devices) for devices in {one.devices for one in clusters}]))
+        self._index_of = np.searchsorted(self._degrees, np.arange(self._degrees[-1] + 1))
         numbers: dict[object, int] = {}
         self._examples: list[Cluster] = []
         number = []
@@ -58,7 +59,7 @@ class Networks:
         """
         row, count = _OPERATIONS.index(operation), len(self._degrees)
         apart = np.minimum(group.stride, self._per_machine[number])  # farther apart, each rank is in a machine of its own
-        ranks, stride = (np.searchsorted(self._degrees, degree) for degree in (group.ranks, apart))
+        ranks, stride = self._index_of[group.ranks], self._index_of[apart]
         code = (number * count + ranks) * count + stride
         needed = np.zeros(self._priced.shape[1], dtype=bool)
         needed[code.ravel()] = True

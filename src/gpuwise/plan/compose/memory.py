@@ -46,7 +46,7 @@ def _rank_bytes(steps: MeshSteps, entries: list[Lives], number: int, *, limit_by
         return lasting, np.zeros(lasting.shape)
     weights, accumulation = steps.ranks.weights[number], steps.accumulation
     entries = [entry.of_rank(weights) for entry in entries]
-    saved, kept = (np.stack([getattr(entry, name) for entry in entries]) for name in ("saved", "kept"))
+    saved, kept, gathered = (np.stack([getattr(entry, name) for entry in entries]) for name in ("saved", "kept", "gathered"))
     gradients = entries[0].gradients
     peaks = np.stack([entry.peaks for entry in entries])
     buffers = buffers_of(steps, number, gradients)
@@ -56,7 +56,8 @@ def _rank_bytes(steps: MeshSteps, entries: list[Lives], number: int, *, limit_by
     totals, moving = [], []
     for micro_step in (0, 1):
         runs = (accumulation > 1) if micro_step else np.ones(len(accumulation), dtype=bool)
-        others = (saved @ weights) * ((later if micro_step else flying) - 1)
+        further = (later if micro_step else flying) - 1
+        others, other_buffers = ((part @ weights) * further for part in (saved, gathered))
         for moment in moments(weights):
             own = float(micro_step == 0 and not buffers.keeps_gradients) if not buffers.frees_gradients else 1.0
             key = (moment.section, moment.turn, micro_step, int(moment.before.any()), int(moment.after.any()))
@@ -65,7 +66,8 @@ def _rank_bytes(steps: MeshSteps, entries: list[Lives], number: int, *, limit_by
             activations = (saved if moment.turn else kept) @ moment.before + others
             added, added_moving = buffers.at(moment, micro_step)
             totals.append(np.where(runs, activations + peak + added, 0.0))
-            moving.append(np.where(runs, activations + plain + added_moving, 0.0))
+            in_buffers = gathered @ moment.before + other_buffers
+            moving.append(np.where(runs, activations - in_buffers + plain + added_moving, 0.0))
     total, of_moving = np.stack(totals), np.stack(moving)
     most = total.argmax(axis=0)[None]
     return lasting + np.take_along_axis(total, most, 0)[0], np.take_along_axis(of_moving, most, 0)[0]

@@ -17,7 +17,7 @@ from gpuwise.trace.parallel.communication import Collective
 from gpuwise.trace.parallel.context import context_parallel
 from gpuwise.trace.parallel.experts import expert_parallel
 from gpuwise.trace.parallel.segments import segments_of
-from gpuwise.trace.parallel.tensor import tensor_parallel
+from gpuwise.trace.parallel.tensor import tensor_rank
 from gpuwise.trace.parallel.tensor_layers import SplitLayers, split_layers
 from gpuwise.trace.parallel.tensor_traffic import traffic
 from gpuwise.trace.tables import KINDS, PHASES, Operations
@@ -66,9 +66,9 @@ def composed(shallow: ShallowStep, strategy: Strategy, *, by_heads: bool = False
     if strategy.mesh.ep > 1:
         trace, moved = expert_parallel(trace, once)
     if strategy.mesh.tp > 1:
-        layers = split_layers(trace, segments_of(trace), strategy.mesh.tp, by_heads=by_heads)
+        layers = split_layers(trace, strategy.mesh.tp, by_heads=by_heads)
         payload_bytes, calls = _exchanges(trace, once, layers)
-        trace, _ = tensor_parallel(trace, strategy, by_heads=by_heads)
+        trace = tensor_rank(trace, strategy, layers)
     if strategy.mesh.cp > 1:
         trace, moved = context_parallel(trace, once)
     of_block = np.array(_counted(moved, BLOCK_OPERATIONS)) / len(trace.header.blocks)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -44,10 +45,14 @@ class PrunedSearch:
         self._work, self._layout = expanded(space.works.first, space.works.layouts)
         self._start = np.cumsum(space.works.layouts) - space.works.layouts
         self._least_live = self._memory.least_bytes(self._work, self._layout)[0]
-        self._by_least = np.argsort(self._least_live, kind="stable")
         self._live = np.full((2, len(self._work)), np.nan)  # of each strategy, once it is asked for
         self._least_of_layouts: dict[int, tuple[float, float] | None] = {}
         self._best = self._searched()
+
+    @cached_property
+    def _by_least(self) -> np.ndarray:
+        """Strategies in the order of the least that they need."""
+        return np.argsort(self._least_live, kind="stable")
 
     def considered(self, cluster: int) -> int:
         """Number of strategies on a cluster."""

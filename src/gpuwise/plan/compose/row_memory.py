@@ -61,7 +61,7 @@ class RowMemory:
 
     def _of_kind(self, kind: str, work: np.ndarray, layout: np.ndarray, at: Moments, *, ranks: int) -> np.ndarray:
         works = self._space.works
-        distinct, of_row = np.unique(work, return_inverse=True)
+        distinct, of_row = _distinct(work, len(works))
         rows = WorkRows(distinct, of_row, layout)
         own_tensors = OwnTensors(self._arrays, self._space, self._moments, distinct, freed=kind == "shards", ranks=ranks)
         weights = self._space.weights[works.pipe[distinct]].transpose(1, 0, 2)[:ranks]
@@ -71,10 +71,12 @@ class RowMemory:
         for micro_step in at.micro_steps:
             totals, movings = [], []
             for turn in at.turns:
-                plain, with_own, gradients_after = (part[..., of_row] for part in own_tensors.at(micro_step, turn, at.slots))
+                plain, with_own, gradients_after, in_buffers = (
+                    part[..., of_row] for part in own_tensors.at(micro_step, turn, at.slots)
+                )
                 added, added_moving = buffers.at(moments, gradients_after, turn, micro_step)
                 totals.append(np.where(buffers.keeps_gradients, plain, with_own) + added)
-                movings.append(plain + added_moving)
+                movings.append(plain - in_buffers + added_moving)
             total, moving = (np.stack(parts, axis=1).reshape(-1, *best.shape) for parts in (totals, movings))
             if micro_step:
                 total, moving = np.where(several, total, 0.0), np.where(several, moving, 0.0)
@@ -108,6 +110,13 @@ class RowMemory:
         return result
 
 
+def _distinct(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct numbers below a count, ascending, and which of them each is: np.unique without its sort."""
+    there = np.zeros(count, dtype=bool)
+    there[numbers] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
+
+
 class OwnTensors:
     """Activations and temporaries of works at the moments of a step: of the work itself, in any layout.
 
@@ -122,18 +131,20 @@ class OwnTensors:
         entry, column, self._pipe = works.entry[work], works.column[work], works.pipe[work]
         weights = space.weights[self._pipe].transpose(1, 0, 2)[:ranks]
         lives = lives_of(weights, freed=freed)
-        self._saved, self._kept, self._gradients = (
-            np.moveaxis(one, -1, 0)
-            for one in (arrays.saved[lives, entry, column], arrays.kept[lives, entry, column], arrays.gradients[lives, entry])
+        self._saved, self._kept, self._gathered = (
+            np.moveaxis(one[lives, entry, column], -1, 0) for one in (arrays.saved, arrays.kept, arrays.gathered)
         )
+        self._gradients = np.moveaxis(arrays.gradients[lives, entry], -1, 0)
         self._peaks, self._index = arrays.peaks, (lives, entry, column)
-        whole = (np.moveaxis(weights, -1, 0) * self._saved).sum(axis=0)
+        whole, buffers = ((np.moveaxis(weights, -1, 0) * part).sum(axis=0) for part in (self._saved, self._gathered))
         flying, accumulation = works.in_flight[:ranks, work], works.accumulation[work]
         later = np.maximum(1, np.minimum(flying, accumulation - 1))
         self._others = [whole * (flying - 1), whole * (later - 1)]
+        self._other_buffers = [buffers * (flying - 1), buffers * (later - 1)]
 
-    def at(self, micro_step: int, turn: int, slots: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Bytes without gradients, those with the gradients that the section makes, and gradients of what is behind.
+    def at(self, micro_step: int, turn: int, slots: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Bytes without gradients, those with the gradients that the section makes, gradients of what is behind, and of the
+        first what is in buffers that ranks filled for each other.
 
         Each has the shape (slots, ranks, works).
         """
@@ -141,5 +152,7 @@ class OwnTensors:
         before, after = (part[slots, :, : self._ranks][..., self._pipe] for part in (self._moments.before, self._moments.after))
         peaks = self._peaks[*self._index, moment.section, turn, micro_step, moment.has_before, moment.has_after]
         activations = ((self._saved if turn else self._kept) * before).sum(axis=1) + self._others[micro_step]
+        in_buffers = (self._gathered * before).sum(axis=1) + self._other_buffers[micro_step]
         own = 1 if self._freed or not micro_step else 0
-        return activations + peaks[..., 0], activations + peaks[..., own], (after * self._gradients).sum(axis=1)
+        gradients_after = (after * self._gradients).sum(axis=1)
+        return activations + peaks[..., 0], activations + peaks[..., own], gradients_after, in_buffers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
@@ -41,7 +42,7 @@ def search(
     cluster: Cluster,
     *,
     global_batch: int,
-    recomputes: Sequence[str] = ("none", "full"),
+    recomputes: Sequence[str] = ("none", "selective", "full"),
     keep: int = 10,
     chosen: Layouts | None = None,
 ) -> ComposedSearch:
@@ -61,6 +62,7 @@ def search(
     points = fitting = 0
     least_bytes: float | None = None
     best: list[tuple[float, float, int, ComposedPoint]] = []
+    order = count()
     pipelines: dict[tuple[int, int], PipelineRanks] = {}
     for row in range(len(space)):
         mesh, parallelism = space.mesh(row), space.parallelism(row)
@@ -88,7 +90,7 @@ def search(
         for cell in _lowest(seconds.ravel(), keep):
             variant, column = divmod(cell, seconds.shape[1])
             point = _point(steps, variant, column, seconds[variant, column], needed[variant, column])
-            best.append((point.step_s, point.device_bytes, len(best), point))
+            best.append((point.step_s, point.device_bytes, next(order), point))
         best = sorted(best)[:keep] if len(best) > 4 * keep else best
     ranked = tuple(point for *_, point in sorted(best, key=lambda entry: entry[:2])[:keep])
     return ComposedSearch(points, fitting, ranked, least_bytes)

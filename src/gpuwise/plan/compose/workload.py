@@ -113,7 +113,7 @@ def _merged(of_traces: Sequence[Sequence[Group]], starts: np.ndarray, runs: np.n
             ],
             axis=1,
         )[run]
-        as_one = np.ascontiguousarray(columns).view([("", columns.dtype)] * columns.shape[1]).ravel()
+        as_one = np.ascontiguousarray(columns).view(np.dtype((np.void, columns.itemsize * columns.shape[1]))).ravel()
         _, first, copies = np.unique(as_one, return_index=True, return_inverse=True)
         flops = np.concatenate([group.model_flops for group, _ in members])[run][first]
         shapes = Shapes(*(column[first] for column in columns.T))

@@ -39,7 +39,7 @@ def drawing_s(eager: Trace, chip: Chip) -> float:
     eager: the trace of the same step without compilation.
     """
     rows = np.flatnonzero(eager.operations.kind == KINDS.index("random"))
-    shapes = Shapes.of(eager.operations, rows)
+    shapes = Shapes.of(eager.operations).take(rows)
     numbers = float(eager.counts()[rows] @ (shapes.bytes_written / shapes.element_bytes))
     return numbers * DRAWN_CLOCKS / ((chip.boost_clock_hz or USUAL_CLOCK_HZ) * (chip.sm_count or 1))
 

@@ -195,5 +195,5 @@ def _quantiles(values: Array, weights: Array, shares: Sequence[float]) -> list[f
     """Quantiles of values whose rows have weights each, those of all values adding up to 1."""
     order = np.argsort(values, axis=None)
     reached = np.cumsum(np.broadcast_to(weights[:, None], values.shape).ravel()[order])
-    places = np.minimum(np.searchsorted(reached, np.array(shares)), len(order) - 1)
-    return [float(value) for value in values.ravel()[order[places]]]
+    index = np.minimum(np.searchsorted(reached, np.array(shares)), len(order) - 1)
+    return [float(value) for value in values.ravel()[order[index]]]

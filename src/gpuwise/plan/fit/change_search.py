@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
+from gpuwise.cost.offload import on_host_bytes
 from gpuwise.errors import GpuwiseError, InputError, JobError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes.plan import effect_of_technique, host_memory_needed, shorter_samples
@@ -188,10 +189,7 @@ class _ChangeSearch:
         return parameter_bytes + LEAST_ACTIVATIONS * max(0, live_bytes(others).peak_bytes - copies)
 
     def _on_host_bytes(self, strategy: Strategy) -> int:
-        """Host memory of offloading: parameters, gradients and optimizer state (two moments in fp32)."""
-        if strategy.offload == "none":
-            return 0
-        return 4 * self.header.parameters + 12 * self.header.trainable_parameters
+        return 0 if strategy.offload == "none" else on_host_bytes(self.header)
 
     def _answer(self, forecast: Forecast, chosen: tuple[Technique, ...]) -> FittingChange:
         problem, strategy = self.problem, forecast.strategy

@@ -117,7 +117,7 @@ class StepPricer:
 
     def counted(self, strategy: Strategy, cluster: Cluster) -> MemoryForecast:
         """Memory of a step from its live bytes. This takes microseconds; searches use it."""
-        return memory_forecast(self.trace(strategy), cluster, parameters=parameters(), replay=False)
+        return memory_forecast(self.trace(_as_large(strategy)), cluster, parameters=parameters(), replay=False)
 
     def replayed(self, strategy: Strategy, cluster: Cluster) -> MemoryForecast:
         """Memory of a step from a replay of the allocator."""
@@ -130,14 +130,8 @@ class StepPricer:
     def peak_bytes(self, strategy: Strategy) -> int:
         """Peak bytes of tensors on one device: a lower bound of the memory needed."""
         if strategy not in self._peaks:
-            key = strategy.but(
-                precision=strategy.recorded_precision,
-                accumulation=1 + (strategy.accumulation > 1),
-                mesh=_few_replicas(strategy.mesh),
-            )
-            if key not in self._peaks:
-                self._peaks[key] = live_bytes(self.trace(strategy.but(accumulation=key.accumulation, mesh=key.mesh))).peak_bytes
-            self._peaks[strategy] = self._peaks[key]
+            trace = self.trace(_as_large(strategy))
+            self._peaks[strategy] = trace.once("live", lambda: live_bytes(trace)).peak_bytes
         return self._peaks[strategy]
 
     def needed_bytes(self, strategy: Strategy, cluster: Cluster) -> int:
@@ -190,9 +184,15 @@ class StepPricer:
             self._reserved[strategy, workspace, False] = memory.peak_reserved_bytes
 
 
-def _few_replicas(mesh: Mesh) -> Mesh:
-    """A mesh whose ranks hold as much: two replicas of the whole model for any number of them."""
-    return Mesh(dp_replicate=2) if mesh.dp_replicate == mesh.devices > 1 else mesh
+def _as_large(strategy: Strategy) -> Strategy:
+    """A strategy whose ranks hold as much, the same one for many: of two micro-batches for any number of them above one, and of
+    two replicas of the whole model for any number of those."""
+    mesh = strategy.mesh
+    return strategy.but(
+        precision=strategy.recorded_precision,
+        accumulation=min(2, strategy.accumulation),
+        mesh=Mesh(dp_replicate=2) if mesh.dp_replicate == mesh.devices > 1 else mesh,
+    )
 
 
 def has_headroom(memory: MemoryForecast) -> bool:

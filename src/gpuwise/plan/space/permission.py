@@ -21,7 +21,9 @@ BATCH = "batch"
 BATCH_FACTORS = (0.25, 0.5, 2.0, 4.0)
 # A technique that changes the training is taken where it makes a sample this much faster; forecasts tell no less apart.
 WORTH = 1.02
-_IN_8_BITS = {"adam": "adamw-8bit", "adamw": "adamw-8bit"}
+# Optimizers with less state by their permission, in the place of Adam and AdamW.
+_SMALLER = {"8bit-optimizer": "adamw-8bit", "4bit-optimizer": "adamw-4bit", "adafactor": "adafactor"}
+_ADAMS = ("adam", "adamw")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ PERMISSIONS: Mapping[str, Permission] = {
     permission.name: permission
     for permission in (
         Permission("8bit-optimizer", "the optimizer's state is rounded to 8 bits a number", "optimizer"),
+        Permission("4bit-optimizer", "the optimizer's state is rounded to 4 bits a number", "optimizer"),
+        Permission("adafactor", "Adafactor in place of Adam: sums of rows and columns of squares, no momentum", "optimizer"),
         Permission("bf16", "parameters are rounded to bf16 every step", "precision"),
         Permission("fp8", "linear layers compute in 8 bits", "precision"),
         Permission("lora", "low-rank additions are trained, the weights are frozen", "adapter"),
@@ -84,8 +88,10 @@ def permitted(constraints: Constraints, *, optimizer: str | None) -> Iterator[Co
         optimizer: the job's; None if it makes its own.
     """
     allow, base = constraints.allow, constraints.techniques
-    small = _IN_8_BITS.get(optimizer or "") if "8bit-optimizer" in allow and base.optimizer is None else None
-    techniques = [base, *([base.but(optimizer=small, optimizer_kernels=None)] if small else [])]
+    techniques = [base]
+    if optimizer in _ADAMS and base.optimizer is None:
+        smaller = [other for name, other in _SMALLER.items() if name in allow]
+        techniques += [base.but(optimizer=other, optimizer_kernels=None) for other in smaller]
     # Adapters leave so little state that its rounding saves nothing.
     techniques += [base.but(adapter=name) for name in ("lora", "qlora") if name in allow and base.adapter == "none"]
     precisions = [constraints.precision, *(name for name in ("bf16", "fp8") if name in allow)]
@@ -131,8 +137,8 @@ def used(strategy: Strategy, *, requested: Strategy, precision: str | None, glob
         global_batch: the one that would be trained without permission for another; None where there is no permission.
     """
     names = []
-    if strategy.optimizer != requested.optimizer and strategy.optimizer in _IN_8_BITS.values():
-        names.append("8bit-optimizer")
+    if strategy.optimizer != requested.optimizer:
+        names += [name for name, other in _SMALLER.items() if other == strategy.optimizer]
     if strategy.adapter != requested.adapter:
         names.append(strategy.adapter)
     if strategy.precision in ("bf16", "fp8") and precision is None:

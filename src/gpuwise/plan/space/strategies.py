@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.errors import GpuwiseError, MissingDependencyError, PrecisionError, UnsupportedError
@@ -14,6 +15,7 @@ from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.plan.space import legal, permission
 from gpuwise.plan.space.constraints import Constraints, NoStrategy, why_not
+from gpuwise.plan.space.offloading import offloaded
 from gpuwise.strategy import Mesh, Strategy
 
 # Below this share of launch time a faster precision shortens the step, so slower precisions are not priced.
@@ -30,6 +32,7 @@ class StrategySearch:
         self.pricer = pricer
         self.exact_on: set[Cluster] = set()
         self._ladders: dict[tuple[object, ...], list[Strategy] | GpuwiseError] = {}
+        self._least: dict[tuple[object, ...], int | None] = {}
         self._optimizers: dict[tuple[str, ...], str | None] = {}
         self._untried: dict[str, Constraints] = {}
 
@@ -94,12 +97,26 @@ class StrategySearch:
         return self._optimizers[precisions]
 
     def _best_as_requested(self, cluster: Cluster, constraints: Constraints) -> Forecast | NoStrategy:
-        """The fastest strategy that changes nothing of the training."""
+        """The fastest strategy that changes nothing of the training. Offload is tried where nothing fits without."""
+        best = self._best_of(cluster, constraints)
+        if not isinstance(best, NoStrategy) or best.reason != rejections.out_of_memory():
+            return best
+        others = [self._best_of(cluster, other) for other in offloaded(constraints, cluster)]
+        if fitting := [other for other in others if not isinstance(other, NoStrategy)]:
+            return min(fitting, key=_order)
+        short = [other for other in others if isinstance(other, NoStrategy) and other.reason == best.reason]
+        return min(best, *short, key=lambda none: none.shortfall_bytes) if short else best
+
+    def _best_of(self, cluster: Cluster, constraints: Constraints) -> Forecast | NoStrategy:
+        """The fastest strategy with the very techniques of the constraints."""
         refusal = why_not(cluster, constraints)
         if refusal is not None:
             return refusal
         micro_batches = constraints.micro_batches(cluster)
         precisions = legal.precisions_for(cluster.chip, constraints.precision)
+        least = self._least_bytes(precisions, constraints.meshes(cluster), constraints, micro_batches)
+        if least is not None and cluster.capacity_bytes is not None and least > cluster.capacity_bytes:
+            return self._shortfall(precisions, cluster, constraints, micro_batches[0])
 
         def best_in(precision: str, refused: PrecisionError | None) -> list[Forecast]:
             forecasts = self._best_in(precision, cluster, constraints, micro_batches)
@@ -116,7 +133,7 @@ class StrategySearch:
             return NoStrategy(rejections.no_trace(), problem.what)
         if not forecasts:
             return self._shortfall(precisions, cluster, constraints, micro_batches[0])
-        return min(forecasts, key=lambda f: (sample_s(f), f.memory.device_bytes))
+        return min(forecasts, key=_order)
 
     def _best_in(self, precision: str, cluster: Cluster, constraints: Constraints, micro_batches: list[int]) -> list[Forecast]:
         """The largest micro-batch of each mesh. Recomputation and sharding are tried only if memory limits the others.
@@ -180,27 +197,42 @@ class StrategySearch:
             family.header.check_accumulation(each // covered[-1])  # its error explains why no micro-batch makes that batch
         return ladder
 
-    def _shortfall(self, precisions: list[str], cluster: Cluster, constraints: Constraints, micro_batch: int) -> NoStrategy:
+    def _shortfall(self, precisions: Sequence[str], cluster: Cluster, constraints: Constraints, micro_batch: int) -> NoStrategy:
         least = None
         for mesh in reversed(constraints.meshes(cluster)):  # a sharded mesh needs least memory
-            for precision in precisions:
-                for recompute in legal.recomputes_for(constraints.recompute):
-                    try:
-                        peak = self.pricer.peak_bytes(self.ladder(precision, recompute, mesh, constraints, [micro_batch])[0])
-                    except NOT_TRACED:
-                        continue
-                    least = peak if least is None else min(least, peak)
+            least = self._least_bytes(precisions, [mesh], constraints, [micro_batch])
             if least is not None:
                 break
         missing = (least or 0) - (cluster.capacity_bytes or 0)
         more = " and more that is lost to fragments" if missing < 0 else ""
-        needs = f"needs {(least or 0) / 2**30:.1f} GiB a device{more}"
+        offload = "" if constraints.techniques.offload == "none" else " with offload"
+        needs = f"needs {(least or 0) / 2**30:.1f} GiB a device{offload}{more}"
         return NoStrategy(rejections.out_of_memory(), needs, max(0.0, float(missing)))
+
+    def _least_bytes(
+        self, precisions: Sequence[str], meshes: Sequence[Mesh], constraints: Constraints, micro_batches: Sequence[int]
+    ) -> int | None:
+        """Peak bytes of tensors of the smallest micro-batch, where they are fewest; None where nothing can be traced."""
+        key = tuple(precisions), tuple(meshes), constraints, tuple(micro_batches)
+        if key not in self._least:
+            peaks = []
+            for mesh, precision, recompute in product(meshes, precisions, legal.recomputes_for(constraints.recompute)):
+                try:
+                    smallest = self.ladder(precision, recompute, mesh, constraints, micro_batches)[0]
+                    peaks.append(self.pricer.peak_bytes(smallest))
+                except NOT_TRACED:
+                    continue
+            self._least[key] = min(peaks, default=None)
+        return self._least[key]
 
 
 def sample_s(forecast: Forecast) -> float:
     """Seconds of a sample of the global batch."""
     return forecast.step_time_s.value / forecast.strategy.global_batch
+
+
+def _order(forecast: Forecast) -> tuple[float, int]:
+    return sample_s(forecast), forecast.memory.device_bytes
 
 
 def crowded(forecast: Forecast, largest: int) -> bool:

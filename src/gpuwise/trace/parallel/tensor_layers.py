@@ -13,11 +13,12 @@ import numpy as np
 
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.trace.parallel.segments import FIRST, FORWARD, segments_of
-from gpuwise.trace.tables import CATEGORIES, KINDS
+from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS
 from gpuwise.trace.trace import Trace
 
 _GEMM, _ATTENTION, _EMBEDDING = (KINDS.index(name) for name in ("gemm", "attention", "embedding"))
 _PARAMETER = CATEGORIES.index("parameter")
+_M_N_K, _K_BATCH = ([COLUMNS.index(name) for name in names] for names in (("m", "n", "k"), ("k", "batch")))
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class SplitLayers:
     head: Layer | None
 
 
-def split_layers(trace: Trace, segments: np.ndarray, degree: int, *, by_heads: bool = False) -> SplitLayers:
+def split_layers(trace: Trace, degree: int, *, by_heads: bool = False) -> SplitLayers:
     """The layers of a step, or of a stage, for so many ranks.
 
     Arguments:
@@ -77,26 +78,36 @@ def split_layers(trace: Trace, segments: np.ndarray, degree: int, *, by_heads: b
 
     Raises InputError where heads or features do not divide, UnsupportedError for blocks in which no pair is recognised.
     """
-    sequence, kind = trace.sequence, trace.operations.kind[trace.sequence.operation]
+    whole, vocabulary = trace.once(("layers", by_heads), lambda: _layers(trace, by_heads=by_heads))
+    for pair in whole.pairs:
+        _check(trace, pair, degree)
+    return SplitLayers(
+        whole.pairs,
+        whole.embedding if vocabulary % degree == 0 else None,
+        None if whole.head is not None and whole.head.outputs % degree else whole.head,
+    )
+
+
+def _layers(trace: Trace, *, by_heads: bool) -> tuple[SplitLayers, int]:
+    """The layers that some number of ranks can split, and the rows of the embedding."""
+    segments, sequence = segments_of(trace), trace.sequence
+    kind = trace.operations.kind[sequence.operation]
     forward = (sequence.phase == FORWARD) & (sequence.micro_step == 0)
     chosen = np.flatnonzero(forward & np.isin(kind, [_GEMM, _ATTENTION]))
     blocks = len(trace.header.blocks)
     pairs: list[LayerPair] = []
     for block in np.unique(segments[chosen]).tolist():
         if 0 <= block < blocks:
-            pairs += _pairs(trace, chosen[segments[chosen] == block], degree, by_heads=by_heads)
+            pairs += _pairs(trace, chosen[segments[chosen] == block], by_heads=by_heads)
     if blocks and not pairs:
         raise UnsupportedError(
             f"the recorded blocks of {trace.header.job} show no linear layers that tensor parallelism could split.",
             ["--mesh dp_shard=N", "name the job itself, with PyTorch installed"],
         )
     after = [p for p in chosen.tolist() if segments[p] == blocks and kind[p] == _GEMM]
-    head = _layer(trace, after[-1]) if after else None
     tables = np.flatnonzero(forward & (kind == _EMBEDDING) & (segments == FIRST))
     embedding, vocabulary = _table(trace, tables)
-    if head is not None and head.outputs % degree:
-        head = None
-    return SplitLayers(tuple(pairs), embedding if vocabulary % degree == 0 else None, head)
+    return SplitLayers(tuple(pairs), embedding, _layer(trace, after[-1]) if after else None), vocabulary
 
 
 def divides_layers(trace: Trace, degree: int, *, by_heads: bool = False) -> bool:
@@ -108,7 +119,7 @@ def divides_layers(trace: Trace, degree: int, *, by_heads: bool = False) -> bool
 
     def parts() -> tuple[int, ...]:
         try:
-            layers = split_layers(trace, segments_of(trace), 1, by_heads=by_heads)
+            layers = split_layers(trace, 1, by_heads=by_heads)
         except UnsupportedError:
             return ()
         return tuple(_parts(pair, column)[0] for pair in layers.pairs for column in pair.columns)
@@ -119,20 +130,20 @@ def divides_layers(trace: Trace, degree: int, *, by_heads: bool = False) -> bool
 
 def _layer(trace: Trace, position: int) -> Layer:
     row = int(trace.sequence.operation[position])
-    m, n, k = (int(trace.operations.column(name)[row]) for name in ("m", "n", "k"))
+    m, n, k = trace.operations.values[row, _M_N_K].tolist()
     return Layer(int(trace.sequence.module[position]), position, m, n, k)
 
 
-def _pairs(trace: Trace, positions: np.ndarray, degree: int, *, by_heads: bool) -> list[LayerPair]:
+def _pairs(trace: Trace, positions: np.ndarray, *, by_heads: bool) -> list[LayerPair]:
     """The pairs of one block."""
-    operations, pairs = trace.operations, []
+    operations, pairs = trace.operations, list[LayerPair]()
     pending: list[Layer] = []
     width = head_dim = 0
     for position in positions.tolist():
         row = trace.sequence.operation[position]
-        k = int(operations.column("k")[row])
+        k, batch = operations.values[row, _K_BATCH].tolist()
         heads = head_dim > 0 or any(column.outputs % k == 0 for column in pending)
-        in_products = operations.column("batch")[row] > 1 and heads
+        in_products = batch > 1 and heads
         if operations.kind[row] == _ATTENTION or in_products:
             head_dim = head_dim or k  # where no kernel computes attention, its first product is that of queries and keys
             continue
@@ -142,9 +153,7 @@ def _pairs(trace: Trace, positions: np.ndarray, degree: int, *, by_heads: bool) 
         fed = [column for column in pending if head_dim or (wider and column.outputs in (layer.inputs, 2 * layer.inputs))]
         if layer.outputs == width and fed:
             gathered = len(fed) < 3 and not by_heads if head_dim else any(column.outputs != layer.inputs for column in fed)
-            pair = LayerPair(tuple(fed), layer, head_dim, gathered)
-            _check(trace, pair, degree)
-            pairs.append(pair)
+            pairs.append(LayerPair(tuple(fed), layer, head_dim, gathered))
             pending, head_dim = [], 0
         else:
             pending.append(layer)

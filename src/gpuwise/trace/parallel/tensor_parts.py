@@ -20,9 +20,9 @@ WHOLE, ALL, ALONG_M, ALONG_N, ALONG_K = range(5)
 def rows_by_position(positions: np.ndarray, length: int) -> list[list[int]]:
     """The rows of each position."""
     rows: list[list[int]] = [[] for _ in range(length)]
-    for row, position in enumerate(positions.tolist()):
-        if 0 <= position < length:
-            rows[position].append(row)
+    inside = np.flatnonzero((positions >= 0) & (positions < length))
+    for row, position in zip(inside.tolist(), positions[inside].tolist(), strict=True):
+        rows[position].append(row)
     return rows
 
 

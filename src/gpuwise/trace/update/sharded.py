@@ -74,7 +74,8 @@ def _update(
         for p, split in zip(parameters, ranks, strict=True)
     ]
     update = whole_update(optimizer, kernels, shards, scaled=scaled, keep_gradients=keep_gradients, clipped=clipped)
-    return update, [state_bytes(optimizer, kernels, shard) for shard in shards]
+    state = {shard: state_bytes(optimizer, kernels, shard) for shard in dict.fromkeys(shards)}
+    return update, [state[shard] for shard in shards]
 
 
 def with_scaled_update(trace: Trace, scale: float) -> Trace:
