@@ -4,9 +4,9 @@
 
 Prints the seconds of an operation on each host that was measured, the share of one that a cast takes, and how many operations
 a checkpointed block counts as, also by models of one width alone, which share their layers; then the errors of launch-bound
-steps by host, models that set these figures apart from those kept out (benchmarks/fit/split.py). They are copied by hand: host_operation_s, host_factor and
-host_spread of cost/data/efficiency.toml, the others of cost/host.py. Needs PyTorch and timm to record the models the first
-time.
+steps by host, models that set these figures apart from those kept out (benchmarks/fit/split.py). They are copied by hand:
+host_operation_s, host_factor and host_spread of cost/data/efficiency.toml, the others of cost/host.py. Needs PyTorch and timm
+to record the models the first time.
 """
 
 from __future__ import annotations
