@@ -1,7 +1,7 @@
 """The host of Megatron-LM beside its device: where it waits for the device, and the calls that gpuwise does not count.
 
-gpuwise lets the host run ahead through a whole step, so that the longer of the two counts. Under Megatron-LM it starts behind
-the device again
+gpuwise lets the host run ahead through a whole step, so that the longer of the two counts. What a checkpointed block and a
+micro-batch add is counted as in any step (gpuwise.cost.host). Under Megatron-LM the host starts behind the device again
 
 - at each micro-batch, whose sizes it copies from the device (megatron/mpu/data.py, broadcast_data),
 - and at each send between stages (torch.cuda.synchronize in megatron/p2p_communication.py), so before and after backward;
@@ -83,7 +83,7 @@ def beside_megatron_host(
         phase_s = {**phase_s, **{phase: phase_s[phase] + passing_s for phase in ("forward", "backward")}}
         send = None
     exchange = beside_launches(rank.exchange, waiting_s=rank.exchange.each_micro_batch_s - waited_s)
-    return replace(rank, phase_s=phase_s, exchange=exchange, send=send)
+    return replace(rank, phase_s=phase_s, exchange=exchange, send=send, host_s=float(host_s @ trace.repeats))
 
 
 def _span_s(trace: Trace, span: tuple[str, ...], *, device_s: np.ndarray, host_s: np.ndarray, blocking: bool) -> float:

@@ -22,6 +22,16 @@ def test_host_time_covers_every_phase():
     assert set(parameters().host_operation_s) == set(PHASES)
 
 
+def test_hosts_are_of_chips_in_the_catalog():
+    chips = Catalog().chips.values()
+    known = {chip.kind for chip in chips} | {
+        ".".join(map(str, chip.compute_capability)) for chip in chips if chip.compute_capability
+    }
+    assert set(parameters().host_factor) <= known
+    low, high = parameters().host_spread
+    assert low < min(parameters().host_factor.values()) < 1 < max(parameters().host_factor.values()) < high
+
+
 def test_named_chips_are_in_the_catalog():
     chips = Catalog().chips
     assert set(parameters().context_bytes) - {"gpu", "cpu", "systolic"} <= set(chips)

@@ -7,8 +7,9 @@ import pytest
 
 from gpuwise.cost.calibration import PROVENANCE, Calibration, CalibrationEntry, CalibrationFile, Term, shipped, step_spread
 from gpuwise.cost.clock import sustained_tensor_share
+from gpuwise.cost.host import host_factor
 from gpuwise.cost.inputs import DataPipeline
-from gpuwise.cost.interval import level_shares
+from gpuwise.cost.interval import Launches, level_shares, step_interval
 from gpuwise.cost.kernels import classes, kernel_times
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.price import price
@@ -83,10 +84,11 @@ def make_trace(rows, *, precision="amp-bf16", mode="train", accumulation=1, repe
     return Trace(header, operations, OperationSequence(positions, module, phase, micro), storage, modules).check()
 
 
-def training(**options):
+def training(*, side=4096, **options):
+    """A step of two products. side: of their matrices; those of 4,096 take about as long as their host."""
     rows = [
-        (gemm(4096, 4096, 4096), "forward", "layers.0.mlp"),
-        (gemm(4096, 4096, 4096), "backward", "layers.1.mlp"),
+        (gemm(side, side, side), "forward", "layers.0.mlp"),
+        (gemm(side, side, side), "backward", "layers.1.mlp"),
         (operation("elementwise", bytes_read=10**8, bytes_written=10**8), "forward", "layers.0.act"),
         (operation("optimizer", "float32", bytes_read=10**9, bytes_written=10**9), "optimizer", ""),
     ]
@@ -126,9 +128,35 @@ def test_small_kernels_are_launch_bound():
     trace = make_trace([(operation("elementwise", bytes_read=64, bytes_written=64), "forward", "m")], repeat=1000)
     result = forecast(trace)
     assert result.bound["launch"] > 0.99
-    assert result.step_time_s.value == pytest.approx(
-        1000 * (parameters().host_operation_s["forward"] + parameters().host_kernel_s)
-    )
+    launched_s = 1000 * (parameters().host_operation_s["forward"] + parameters().host_kernel_s)
+    assert result.step_time_s.value == pytest.approx(host_factor(H100, parameters()) * launched_s)
+
+
+def test_a_launch_bound_step_is_as_sure_as_its_host():
+    trace = make_trace([(operation("elementwise", bytes_read=64, bytes_written=64), "forward", "m")], repeat=1000)
+    step, (low, high) = forecast(trace).step_time_s, parameters().host_spread
+    assert (step.low, step.high) == pytest.approx((low * step.value, high * step.value))
+
+
+def test_a_host_nearly_as_long_as_the_kernels_reaches_beyond_their_interval_above_but_not_below():
+    kernels = {"chip": 1.0}
+    alone = step_interval(1.0, kernels, H100, Strategy(), communication=0.0)
+    spread = parameters().host_spread
+    beside = [
+        step_interval(
+            1.0,
+            kernels,
+            H100,
+            Strategy(),
+            communication=0.0,
+            launches=Launches.of(kernels_s=2.0, host_s=2.0 * share, parameters=parameters()),
+        )
+        for share in (0.1, 0.95)
+    ]
+    assert beside[0] == alone
+    assert beside[1].low == alone.low
+    assert beside[1].high == pytest.approx(0.95 * spread[1])
+    assert beside[1].high > alone.high
 
 
 def test_bounds_sum_to_one_and_name_what_limits():
@@ -148,7 +176,7 @@ def test_throughput_counts_units_over_all_devices():
 
 
 def test_accumulation_repeats_the_micro_batch_and_not_the_optimizer():
-    one, four = (forecast(training(accumulation=a)).step_time_s.value for a in (1, 4))
+    one, four = (forecast(training(side=8192, accumulation=a)).step_time_s.value for a in (1, 4))
     only_optimizer = forecast(make_trace([(operation("optimizer", bytes_read=10**9, bytes_written=10**9), "optimizer", "")]))
     assert four == pytest.approx(4 * one - 3 * only_optimizer.step_time_s.value, rel=0.01)
 
@@ -376,7 +404,7 @@ def test_the_interval_is_that_of_the_levels_a_step_rests_on():
             name: CalibrationEntry({"compute": Term(1.3), "memory": Term(1.3)})
             for name in ("gemm.bf16", "elementwise", "optimizer")
         }
-        time = forecast(training(), calibration=one_level(level, entries)).step_time_s
+        time = forecast(training(side=8192), calibration=one_level(level, entries)).step_time_s
         return time.low / time.value, time.high / time.value
 
     known = step_spread("chip", family="gpu", mode="train")

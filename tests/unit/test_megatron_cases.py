@@ -19,6 +19,7 @@ from benchmarks.support.megatron_trainer import BIGSCIENCE_BF16, BIGSCIENCE_FP16
 from torch import nn
 
 from gpuwise.cost.calibration import calibration
+from gpuwise.cost.host import host_s
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rank_time import rank_time
 from gpuwise.hardware.catalog import load_catalog
@@ -149,9 +150,7 @@ def test_collectives_run_while_the_device_waits_for_its_host() -> None:
     cluster = Cluster(chip, TP, inside=load_catalog().link(chip.link_id or ""))
     slow_host = replace(parameters(), host_operation_s=dict.fromkeys(PHASES, 1e-3))
     times = rank_time(rank, cluster, parameters=slow_host, calibration=calibration(chip))
-    calls = sum(int(rank.trace.counts(phase).sum()) for phase in PHASES)
-    kernels = sum(int(rank.trace.counts(phase) @ rank.trace.operations.column("kernels")) for phase in PHASES)
-    assert times.busy_s == pytest.approx(calls * 1e-3 + kernels * slow_host.host_kernel_s)
+    assert times.busy_s == pytest.approx(host_s(rank.trace, chip, slow_host, rank.communication))
     assert times.exchange.exposed_s == pytest.approx(0.0, abs=1e-12)
     assert times.exchange.total_s > 0
 

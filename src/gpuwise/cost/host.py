@@ -7,52 +7,84 @@ import numpy as np
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
+from gpuwise.trace.parallel.communication import Communication
 from gpuwise.trace.tables import PHASES
 from gpuwise.trace.trace import Trace
 
 COMPILED_PHASES = ("forward", "backward", "recompute")  # torch.compile takes the model; the update stays eager
+# What the host does, in operations of forward. A cast of autocast, which no Python calls: fitted to inference with and without
+# it on the same machines (NVIDIA/DeepLearningExamples; `python -m benchmarks.fit_host`). A checkpointed block, beside its
+# operations: fitted to layers of Megatron-DeepSpeed traced on A100s (VIA-Research/vTrain); without a device a block of GPT-2
+# adds 42 to 46, with hooks on saved tensors as gpuwise runs it (`python -m benchmarks.host_ratios`). A micro-batch: 8 to 11
+# there, its loss among them; copies of the batch to the device are taken to make up for that.
+CAST, CHECKPOINT, MICRO_BATCH = 0.35, 54.0, 10.0
+_FORWARD, _BACKWARD, _RECOMPUTE = (PHASES.index(phase) for phase in ("forward", "backward", "recompute"))
 
 
-def host_s(trace: Trace, chip: Chip, parameters: Parameters) -> float:
+def host_s(trace: Trace, chip: Chip, parameters: Parameters, communication: Communication | None = None) -> float:
     """Seconds the host is busy launching one optimizer step of `trace`.
 
-    Eager PyTorch pays for each call of an operation, by phase, and for each kernel a call launches. A compiled model pays
-    for the entry of its graphs (guards, arguments) once a micro-batch and for each kernel it launches. On a CPU the dispatch
-    is part of each operation's floor, and accelerators that compile whole steps launch one program: 0.
+    Eager PyTorch pays for each call of an operation, by phase, and for each kernel a call launches; for each block that is
+    computed again, each micro-batch, and each collective of `communication` that a micro-batch waits for. A compiled model
+    pays for the entry of its graphs (guards, arguments) once a micro-batch and for each kernel it launches. On a CPU the
+    dispatch is part of each operation's floor, and accelerators that compile whole steps launch one program: 0.
     """
-    if family(chip) != "gpu":
-        return 0.0
-    if not trace.header.strategy.compile:
-        return sum(_eager_s(trace, phase, parameters) for phase in PHASES)
-    update_s = sum(_eager_s(trace, phase, parameters) for phase in PHASES if phase not in COMPILED_PHASES)
-    graphs = trace.accumulation * sum(bool(trace.counts(phase).any()) for phase in ("forward", "backward"))
-    kernels = sum(_kernels(trace, phase) for phase in COMPILED_PHASES)
-    return update_s + graphs * parameters.host_compiled["graph_s"] + kernels * parameters.host_compiled["kernel_s"]
+    seconds = float(launch_s(trace, chip, parameters) @ trace.repeats)
+    if communication is None or family(chip) != "gpu":
+        return seconds
+    collectives = sum(c.calls for c in communication.collectives if c.group.axis == "tp" and not c.in_update)
+    return seconds + host_factor(chip, parameters) * collectives * collective_s(parameters)
 
 
 def launch_s(trace: Trace, chip: Chip, parameters: Parameters) -> np.ndarray:
-    """Seconds the host is busy launching each position of a step; over its repeats they sum to host_s. Shape (positions,)."""
+    """Seconds the host is busy launching each position of a step; over its repeats they sum to host_s without collectives.
+    Shape (positions,)."""
     sequence = trace.sequence
     if family(chip) != "gpu":
         return np.zeros(len(sequence))
     kernels = trace.operations.column("kernels")[sequence.operation].astype(np.float64)
     each_s = np.array([parameters.host_operation_s[phase] for phase in PHASES])[sequence.phase]
-    seconds: np.ndarray = each_s + kernels * parameters.host_kernel_s
+    factor = host_factor(chip, parameters)
+    seconds: np.ndarray = factor * (calls(trace) * each_s + kernels * parameters.host_kernel_s)
+    runs = trace.repeats > 0  # the loss of a single micro-batch is not divided
     if trace.header.strategy.compile:
         compiled = np.isin(sequence.phase, [PHASES.index(phase) for phase in COMPILED_PHASES])
         seconds = np.where(compiled, kernels * parameters.host_compiled["kernel_s"], seconds)
-        runs = trace.repeats > 0  # the loss of a single micro-batch is not divided
         for phase in ("forward", "backward"):
-            for micro_step in (0, 1):
-                rows = np.flatnonzero(runs & (sequence.phase == PHASES.index(phase)) & (sequence.micro_step == micro_step))
-                seconds[rows[:1]] += parameters.host_compiled["graph_s"]
+            rows = np.flatnonzero(runs & (sequence.phase == PHASES.index(phase)))
+            seconds[rows[np.unique(sequence.micro_step[rows], return_index=True)[1]]] += parameters.host_compiled["graph_s"]
+        return seconds
+    rows = np.flatnonzero(runs & (sequence.phase == _BACKWARD))[::-1]
+    ends = rows[np.unique(sequence.micro_step[rows], return_index=True)[1]]
+    if len(ends):  # a recorded pipeline has all its micro-batches in one
+        seconds[ends] += factor * micro_batch_s(parameters) * trace.accumulation / trace.repeats[ends].sum()
     return seconds
 
 
-def _eager_s(trace: Trace, phase: str, parameters: Parameters) -> float:
-    calls = float(trace.counts(phase).sum())
-    return calls * parameters.host_operation_s[phase] + _kernels(trace, phase) * parameters.host_kernel_s
+def calls(trace: Trace) -> np.ndarray:
+    """What the host does for each position beside launching its kernels, in operations of its phase. Shape (positions,)."""
+    sequence = trace.sequence
+    cast = np.array([name.startswith("aten._to_copy") for name in trace.operations.name], dtype=bool)[sequence.operation]
+    by_autocast = cast & np.isin(sequence.phase, (_FORWARD, _RECOMPUTE))
+    again = sequence.phase == _RECOMPUTE
+    starts = again & ~np.concatenate([[False], again[:-1]])
+    return np.where(by_autocast, CAST, 1.0) + CHECKPOINT * starts
 
 
-def _kernels(trace: Trace, phase: str) -> float:
-    return float(trace.counts(phase) @ trace.operations.column("kernels"))
+def micro_batch_s(parameters: Parameters) -> float:
+    """Seconds of a micro-batch beside its operations on the reference host: batch, loss, backward's start, gradients."""
+    return MICRO_BATCH * parameters.host_operation_s["forward"]
+
+
+def collective_s(parameters: Parameters) -> float:
+    """Seconds of a call of a collective on the reference host: it is called from Python, as operations of forward are."""
+    return parameters.host_operation_s["forward"]
+
+
+def host_factor(chip: Chip, parameters: Parameters) -> float:
+    """Seconds of the hosts that a chip usually has over those of the reference host; 0 where the host launches nothing."""
+    if family(chip) != "gpu":
+        return 0.0
+    capability = ".".join(map(str, chip.compute_capability or ()))
+    factors = parameters.host_factor
+    return factors.get(chip.kind, factors.get(capability, 1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from gpuwise.cost.calibration import PROVENANCE, StepSpread, joined_spread, ship
 from gpuwise.cost.forecast import Interval
 from gpuwise.cost.kernels import KernelTimes
 from gpuwise.cost.memory.peak import plain
+from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
@@ -22,6 +24,32 @@ UNMODELLED = 0.02
 _NAMED = 5
 # What stays exposed of communication that computation hides as well as it can: 1 - overlap_share of efficiency.toml.
 LEAST_EXPOSED = 0.2
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The host of a step beside its device: the longer of the two counts, also at each end of the interval.
+
+    Attributes:
+        kernels, host: seconds of the kernels and of the host that launches them, as shares of the longer; 1 and 0 by default.
+        spread: low and high of real over forecast seconds of a host, with 90 % between them.
+    """
+
+    kernels: float = 1.0
+    host: float = 0.0
+    spread: tuple[float, float] = (1.0, 1.0)
+
+    @classmethod
+    def of(cls, *, kernels_s: float, host_s: float, parameters: Parameters) -> Launches:
+        """Those of a step. kernels_s, host_s: seconds of its kernels and of its host."""
+        longer_s = max(kernels_s, host_s)
+        if not longer_s:
+            return cls()
+        low, high = parameters.host_spread
+        return cls(kernels_s / longer_s, host_s / longer_s, (low, high))
+
+
+NO_LAUNCHES = Launches()
 
 
 def level_shares(trace: Trace, times: KernelTimes) -> dict[str, float]:
@@ -59,6 +87,7 @@ def step_interval(
     *,
     communication: float,
     exchange_spread: tuple[float, float] | None = None,
+    launches: Launches = NO_LAUNCHES,
     devices: int = 1,
     measured: Sequence[StepSpread] = (),
 ) -> Interval:
@@ -69,6 +98,7 @@ def step_interval(
         communication: share of the step that is communication.
         exchange_spread: low and high of its real over forecast times; None: its times come from datasheets alone. On GPUs
             computation may hide more of it than forecast: low is at most LEAST_EXPOSED there.
+        launches: what the step without communication takes its host, and with what spread; by default nothing.
         devices: that share the step; several have spreads of their own. 1 by default.
         measured: spreads measured on this machine; they extend the shipped ones.
     """
@@ -82,6 +112,9 @@ def step_interval(
         compiled=strategy.compile,
         several=devices > 1,
         spreads=(*shipped_steps(), *measured),
+    )
+    low, high = (
+        max(launches.kernels * end, launches.host * of_host) for end, of_host in zip((low, high), launches.spread, strict=True)
     )
     if exchange_spread is not None:
         least = exchange_spread[0] if family(chip) == "cpu" else min(exchange_spread[0], LEAST_EXPOSED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -19,6 +19,8 @@ class Parameters:
     host_operation_s: Mapping[str, float]
     host_kernel_s: float
     host_compiled: Mapping[str, float]
+    host_factor: Mapping[str, float]
+    host_spread: Sequence[float]
     power_watts_per_tflops: Mapping[str, float]
     power_exponent: float
     power_watts_per_tensor_tflops: Mapping[str, float]

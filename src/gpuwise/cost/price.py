@@ -13,7 +13,7 @@ from gpuwise.cost.calibration import PROVENANCE, Calibration, step_spread
 from gpuwise.cost.calibration import calibration as known_calibration
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.inputs import READY, DataPipeline, Input, input_s
-from gpuwise.cost.interval import level_shares, provenance, rests_on, step_interval, unmodelled
+from gpuwise.cost.interval import Launches, level_shares, provenance, rests_on, step_interval, unmodelled
 from gpuwise.cost.kernels import KernelTimes
 from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.network.advice import costliest_axis, warnings_across_machines
@@ -143,6 +143,9 @@ def price_ranks(
                 strategy,
                 communication=bound["communication"],
                 exchange_spread=exchange.spread,
+                launches=Launches.of(
+                    kernels_s=float(trace.counts() @ times.device_s), host_s=rank.host_s, parameters=parameters
+                ),
                 devices=devices,
                 measured=calibration.spreads,
             ),

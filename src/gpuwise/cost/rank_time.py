@@ -40,6 +40,7 @@ class RankTime:
         exchange: its communication, but for sends between stages of a pipeline.
         send: one send between stages; None where there is none.
         waits: what each micro-batch waits for, where the rank of a pipeline was recorded; None (default): all wait alike.
+        host_s: what its host needs to launch the step; 0 by default.
     """
 
     step: RankStep
@@ -48,6 +49,7 @@ class RankTime:
     exchange: CommunicationTime
     send: CollectiveTime | None
     waits: MicroBatchWaits | None = None
+    host_s: float = 0.0
 
     @property
     def micro_batches(self) -> int:
@@ -78,6 +80,7 @@ class RankTime:
             self,
             times=replace(times, device_s=share * times.device_s, floor_s=share * times.floor_s),
             phase_s={phase: share * seconds for phase, seconds in self.phase_s.items()},
+            host_s=share * self.host_s,
             exchange=replace(
                 exchange,
                 total_s=share * exchange.total_s,
@@ -117,7 +120,8 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
     times = kernel_times(trace, cluster.chip, parameters, calibration)
     device_s = {phase: float(np.sum(trace.counts(phase) * times.device_s)) for phase in PHASES}
     busy_s = sum(device_s.values())
-    alone_s = max(busy_s, host_s(trace, cluster.chip, parameters))
+    launching_s = host_s(trace, cluster.chip, parameters, communication)
+    alone_s = max(busy_s, launching_s)
     stretch = alone_s / busy_s if busy_s else 1.0
     phase_s = {phase: stretch * seconds for phase, seconds in device_s.items()}
     if not busy_s:
@@ -144,7 +148,7 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
         exchange, waits = _on_streams(exchange, step.recorded, cluster, kernel_s=times.device_s, parameters=parameters)
     else:
         exchange = beside_launches(exchange, waiting_s=alone_s - busy_s)
-    return RankTime(step, times, phase_s, exchange, _send(communication, cluster, parameters), waits)
+    return RankTime(step, times, phase_s, exchange, _send(communication, cluster, parameters), waits, launching_s)
 
 
 def _on_streams(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpuwise.cost.host import calls as host_calls
 from gpuwise.cost.kernels.alignment import unaligned
 from gpuwise.errors import UnsupportedError
 from gpuwise.plan.compose.shallow import SECTIONS, ShallowStep
@@ -104,7 +105,7 @@ class Parts:
 
     Attributes:
         work: their kernels; a cell of it is one of CELLS.
-        calls, kernels: that the host launches. Shape CELLS.
+        calls, kernels: that the host launches, calls as gpuwise.cost.host.calls counts them. Shape CELLS.
     """
 
     work: Work
@@ -134,7 +135,7 @@ def parts_of(low: Composed, high: Composed, micro_batches: Sequence[int]) -> Par
         return np.bincount(cell[inside], weights=weights[inside], minlength=cells).reshape(CELLS)
 
     kernels = by_cell(low.trace.operations.column("kernels")[sequence.operation].astype(np.float64))
-    calls = by_cell(np.ones(len(sequence)))
+    calls = by_cell(host_calls(low.trace))
     values = np.rint(along(low, high, micro_batches, lambda one: one.trace.operations.values)).astype(np.int64)
     tables = [_at(low.trace, micro_batch, of_size) for micro_batch, of_size in zip(micro_batches, values, strict=True)]
     if not (_depends_on_others(low.trace) or _depends_on_others(high.trace)):

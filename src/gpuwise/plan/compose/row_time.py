@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.cost.rates import family
+from gpuwise.cost.host import collective_s, host_factor, micro_batch_s
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.chip_prices import ChipPrices
 from gpuwise.plan.compose.data_exchange import RankBytes, Sharing, data_collectives
@@ -66,7 +66,7 @@ class RowTime:
         self._distinct, self._network = np.unique(number, return_inverse=True)
         self._copies_s = copy_curves_s(clusters, self._parameters)
         self._overlap = np.array([0.0 if one.chip.kind == "cpu" else self._parameters.overlap_share for one in clusters])
-        self._on_gpu = np.array([float(family(one.chip) == "gpu") for one in clusters])
+        self._host = np.array([host_factor(one.chip, self._parameters) for one in clusters])
         self._weights = space.weights[works.pipe].transpose(1, 0, 2)  # (ranks, works, sections)
         further = works.accumulation - 1
         cells = prices.batch_s[..., works.entry, works.column]  # (2, micro-steps, sections, chips, works)
@@ -75,6 +75,7 @@ class RowTime:
         launch_s = arrays.launch_s[works.entry]
         each = launch_s[..., 0] + further[:, None] * launch_s[..., 1]
         self._launch_s = (self._weights * each).sum(axis=-1)  # (ranks, works)
+        self._launch_s += works.accumulation * micro_batch_s(self._parameters)
         self._set_holdings(prices)
         frames, frame = np.unique(works.first, return_inverse=True)
         self._most_shards = np.maximum.reduceat(space.layouts.shards, frames)[frame]
@@ -103,6 +104,7 @@ class RowTime:
         times = np.stack([weights[..., BEFORE_BLOCKS], blocks, weights[..., AFTER_BLOCKS], blocks > 0], axis=-1)
         self._payload = np.einsum("rwe,weo->orw", times, self._arrays.payload_bytes[works.entry, works.column])
         self._calls = np.einsum("rwe,weo->orw", times, self._arrays.calls[works.entry])
+        self._launch_s += collective_s(self._parameters) * works.accumulation * self._calls.sum(axis=0)
         self._send_bytes = self._arrays.send_bytes[works.entry, works.column]
         self._of_stage = works.tp * layouts.dp_replicate[works.first] * layouts.shards[works.first]
         self._tensor_s = np.full((len(weights), len(self._distinct), len(works)), np.nan)
@@ -189,11 +191,11 @@ class RowTime:
             )
         )
         least_update_s = np.minimum(*update_s)
-        least_host_s = self._on_gpu[cluster] * (self._launch_s[:ranks, work] + np.minimum(*launch_s))
+        least_host_s = self._host[cluster] * (self._launch_s[:ranks, work] + np.minimum(*launch_s))
         whole_s = np.maximum(busy_s + least_update_s + tensor_s, least_host_s)
         if ranks == 1:
             return whole_s[0]
-        most_host_s = self._on_gpu[cluster] * (self._launch_s[:ranks, work] + np.maximum(*launch_s))
+        most_host_s = self._host[cluster] * (self._launch_s[:ranks, work] + np.maximum(*launch_s))
         stretch = np.maximum(1.0, least_host_s / (busy_s + np.maximum(*update_s)))
         hidden_s = np.maximum(0.0, most_host_s - busy_s - least_update_s)
         batches_s = stretch * busy_s + np.maximum(0.0, tensor_s - hidden_s)
@@ -235,7 +237,7 @@ class RowTime:
         update_s = self._update_s[0][chip, holding] + self._update_s[1][chip, holding] * elements
         launch_s = self._update_launch_s[0][holding] + self._update_launch_s[1][holding] * elements
         busy_s = forward_s + backward_s + update_s
-        alone_s = np.maximum(busy_s, self._on_gpu[cluster] * (self._launch_s[:ranks, work] + launch_s))
+        alone_s = np.maximum(busy_s, self._host[cluster] * (self._launch_s[:ranks, work] + launch_s))
         stretch = alone_s / busy_s
         forward_s, backward_s, update_s = forward_s * stretch, backward_s * stretch, update_s * stretch
         of_ranks = (self._parameter, self._gradient, self._rest, self._blocks)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.cost.rates import family
+from gpuwise.cost.host import collective_s, host_factor, micro_batch_s
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.data_exchange import RankBytes, data_collectives, sharing_of
 from gpuwise.plan.compose.exchange import ClusterCalls, Collectives, ExchangeTime, exchange_time
@@ -97,7 +97,8 @@ class MeshSteps:
 
     def _host_s(self, elements: np.ndarray) -> np.ndarray:
         """Seconds in which the host launches the step, as gpuwise.cost.host has them."""
-        if family(self.table.chip) != "gpu":
+        factor = host_factor(self.table.chip, self.table.parameters)
+        if not factor:
             return np.zeros(1)
         figures, further = self.table.parameters, (self.accumulation - 1)[:, None]
         calls, kernels = (
@@ -106,9 +107,12 @@ class MeshSteps:
         each_s = np.array([figures.host_operation_s[phase] for phase in PHASES])
         launches_s = calls * each_s[: calls.shape[-2], None] + kernels * figures.host_kernel_s
         of_batches: np.ndarray = (launches_s[..., 0] + further * launches_s[..., 1]).sum(axis=-1)
+        of_batches = of_batches + self.accumulation * micro_batch_s(figures)
+        if self.strategy.mesh.tp > 1:
+            of_batches = of_batches + collective_s(figures) * sum(one.calls for one in self._tensor_collectives())
         of_update = self.table.holdings(tp=self.strategy.mesh.tp, sharded=self.sharded)[1]
         update_s = of_update.calls.at(elements) * each_s[-1] + of_update.kernels.at(elements) * figures.host_kernel_s
-        return of_batches + update_s[:, None, None]
+        return factor * (of_batches + update_s[:, None, None])
 
     def _updated_elements(self) -> np.ndarray:
         """Elements that each rank updates."""
