@@ -20,7 +20,7 @@ import argparse
 import statistics
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 from benchmarks.support.phase_memory import phase_bytes
+from benchmarks.support.transformers_loading import Loaded, loading_of
 from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import load_catalog
@@ -87,9 +88,20 @@ def name_of(row: dict[str, Any]) -> str:
 
 
 def _row(name: str, row: dict[str, Any]) -> Row:
-    trace = record(job_of(row), Strategy(micro_batch=row["batch"]), target=TARGET)
     adapter = "lora" if row["quantization"] == "none" else "qlora"
-    return Row(name, adapter, forecast_mib(trace), {ours: float(row[theirs]) for ours, theirs in COLUMNS.items()})
+    return Row(name, adapter, forecast_mib(trace_of(row)), {ours: float(row[theirs]) for ours, theirs in COLUMNS.items()})
+
+
+def trace_of(row: dict[str, Any]) -> Trace:
+    """The measured step, with the loading of its model before it where that leaves other segments than the model needs."""
+    trace = record(job_of(row), Strategy(micro_batch=row["batch"]), target=TARGET)
+    if row["quantization"] == "none":
+        return trace
+    with torch.device("meta"):
+        model = _transformers_model(row)
+    targets = row["lora_targets"].split()
+    loaded = Loaded(model, _in_4_bits(model), double_quantized=False, adapter_rank=row["lora_rank"], adapted=targets)
+    return replace(trace, loading=loading_of(loaded))
 
 
 def forecast_mib(trace: Trace) -> dict[str, float]:
@@ -128,9 +140,8 @@ def _tokens(n: int, *, vocabulary: int, seq_len: int) -> dict[str, torch.Tensor]
     return {"tokens": torch.randint(0, vocabulary, (n, seq_len))}
 
 
-def _model(row: dict[str, Any]) -> nn.Module:
+def _transformers_model(row: dict[str, Any]) -> Any:
     make_importable()
-    import peft
     import transformers
 
     _register_attention(transformers)
@@ -144,12 +155,22 @@ def _model(row: dict[str, Any]) -> nn.Module:
         use_cache=False,
         tie_word_embeddings=str(row["tie_word_embeddings"]) == "True",
     )
-    model: Any = transformers.AutoModelForCausalLM.from_config(
+    return transformers.AutoModelForCausalLM.from_config(
         config, dtype=torch.float16, attn_implementation=ATTENTION[row["attention"]]
     )
+
+
+def _in_4_bits(model: nn.Module) -> list[str]:
+    """Paths of the layers that Transformers packs."""
+    return [path for path, module in model.named_modules() if type(module) is nn.Linear and path != "lm_head"]
+
+
+def _model(row: dict[str, Any]) -> nn.Module:
+    model = _transformers_model(row)
+    import peft
+
     if row["quantization"] == "nf4":
-        layers = [path for path, module in model.named_modules() if type(module) is nn.Linear and path != "lm_head"]
-        in_4_bits(model, layers, torch.float16, double_quantized=False)
+        in_4_bits(model, _in_4_bits(model), torch.float16, double_quantized=False)
         for parameter in model.parameters():  # as peft.prepare_model_for_kbit_training: the rest in fp32
             if type(parameter) is nn.Parameter:
                 parameter.data = parameter.data.float()

@@ -73,6 +73,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         ),
         modules=tuple(recorder.modules.index_of),
         waits=Waits(*waits.T) if len(waits) else Waits(),
+        loading=recorder.loading,
     ).check()
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuwise.cost.memory.allocator import Replay, replay
+from gpuwise.trace.loading import Loading
 from gpuwise.trace.tables import BEFORE, CATEGORIES, KINDS, PHASES, Storages
 from gpuwise.trace.trace import Trace
 
@@ -66,7 +67,8 @@ class Events:
 def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batches: int = 2) -> Events:
     """The events of two optimizer steps in a process that has just built its model.
 
-    Storages that exist before the step come first, in the order of their allocation; optimizer state is allocated when the
+    Storages that exist before the step come first, in the order of their allocation, with what is freed meanwhile where
+    trace.loading shows it; optimizer state is allocated when the
     optimizer first runs. Each thread that calls cuBLAS (the main thread, and autograd's in backward) allocates a workspace
     with its first product and keeps it. Storages that outlive a step are freed before the next step.
 
@@ -87,6 +89,7 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
     update = int(updates[0]) if len(updates) else -1
     late = (storages.category[before] == _STATE) & (storages.died[before] >= update) & (update >= 0)
     birth = np.where(late, slots[0][update], BEFORE) * _MOMENTS + _BIRTH
+    birth[~late] = allocations.add_loading(trace.loading, storages.size_bytes[before[~late]], birth[~late])
     death = slots[0][storages.died[before]] * _MOMENTS + _DEATH
     allocations.add(before, storages, BEFORE, birth, np.where(stays, _NEVER, death))
     gone = before[~stays]  # replaced in the step; allocated again before the next
@@ -160,6 +163,26 @@ class _Allocations:
     ) -> None:
         full = np.broadcast_arrays(size, category, position, stream, birth, death)
         self.columns.append(tuple(column[size > 0] for column in full))
+
+    def add_loading(self, loading: Loading, size_bytes: np.ndarray, birth: np.ndarray) -> np.ndarray:
+        """Adds what is freed before the first step. Returns when the storages of these sizes are allocated among it.
+
+        Arguments:
+            size_bytes: bytes of the storages that live before the step.
+            birth: when they are allocated if `loading` is not of them: parameters may be sharded since, or copied.
+        """
+        stays = np.flatnonzero(loading.stays)
+        ours, theirs = np.argsort(size_bytes, kind="stable"), np.argsort(loading.size_bytes[stays], kind="stable")
+        if not len(loading) or not np.array_equal(size_bytes[ours], loading.size_bytes[stays[theirs]]):
+            return birth
+        number = np.arange(len(loading))
+        made = BEFORE * _MOMENTS - 2 * (len(loading) - number)  # every other moment, so that frees have theirs between
+        gone = np.flatnonzero(~loading.stays)
+        freed = made[gone] + 2 * loading.lifetime[gone] + 1
+        self.add_sizes(loading.size_bytes[gone], _TEMPORARY, BEFORE, np.zeros(len(gone), dtype=np.int8), made[gone], freed)
+        moments = np.empty_like(birth)
+        moments[ours] = made[stays[theirs]]
+        return moments
 
     def in_order(self, duration: int) -> Events:
         size, category, position, stream, birth, death = (np.concatenate(c) for c in zip(*self.columns, strict=True))
