@@ -89,7 +89,8 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
     update = int(updates[0]) if len(updates) else -1
     late = (storages.category[before] == _STATE) & (storages.died[before] >= update) & (update >= 0)
     birth = np.where(late, slots[0][update], BEFORE) * _MOMENTS + _BIRTH
-    birth[~late] = allocations.add_loading(trace.loading, storages.size_bytes[before[~late]], birth[~late])
+    if trace.header.strategy.mesh.devices == 1:  # a rank's part is other storages
+        birth[~late] = allocations.add_loading(trace.loading, storages.size_bytes[before[~late]])
     death = slots[0][storages.died[before]] * _MOMENTS + _DEATH
     allocations.add(before, storages, BEFORE, birth, np.where(stays, _NEVER, death))
     gone = before[~stays]  # replaced in the step; allocated again before the next
@@ -164,24 +165,25 @@ class _Allocations:
         full = np.broadcast_arrays(size, category, position, stream, birth, death)
         self.columns.append(tuple(column[size > 0] for column in full))
 
-    def add_loading(self, loading: Loading, size_bytes: np.ndarray, birth: np.ndarray) -> np.ndarray:
-        """Adds what is freed before the first step. Returns when the storages of these sizes are allocated among it.
-
-        Arguments:
-            size_bytes: bytes of the storages that live before the step.
-            birth: when they are allocated if `loading` is not of them: parameters may be sharded since, or copied.
+    def add_loading(self, loading: Loading, size_bytes: np.ndarray) -> np.ndarray:
+        """Adds what is freed before the first step, or in its beginning: stays of a size that no storage has (a bias that the
+        first step casts). Returns when storages of these sizes are allocated that live before the step.
         """
-        stays = np.flatnonzero(loading.stays)
-        ours, theirs = np.argsort(size_bytes, kind="stable"), np.argsort(loading.size_bytes[stays], kind="stable")
-        if not len(loading) or not np.array_equal(size_bytes[ours], loading.size_bytes[stays[theirs]]):
-            return birth
-        number = np.arange(len(loading))
-        made = BEFORE * _MOMENTS - 2 * (len(loading) - number)  # every other moment, so that frees have theirs between
-        gone = np.flatnonzero(~loading.stays)
-        freed = made[gone] + 2 * loading.lifetime[gone] + 1
-        self.add_sizes(loading.size_bytes[gone], _TEMPORARY, BEFORE, np.zeros(len(gone), dtype=np.int8), made[gone], freed)
-        moments = np.empty_like(birth)
-        moments[ours] = made[stays[theirs]]
+        moments = np.full(len(size_bytes), BEFORE * _MOMENTS + _BIRTH)
+        # Every other moment, so that frees have theirs between.
+        made = BEFORE * _MOMENTS - 2 * np.arange(len(loading), 0, -1)
+        freed = np.where(loading.stays, BEFORE * _MOMENTS + _DEATH, made + 2 * loading.lifetime + 1)
+        waiting: dict[int, list[int]] = {}
+        for row in np.flatnonzero(loading.stays)[::-1].tolist():
+            waiting.setdefault(int(loading.size_bytes[row]), []).append(row)
+        taken = np.zeros(len(loading), dtype=bool)
+        for number, size in enumerate(size_bytes.tolist()):
+            if waiting.get(size):
+                row = waiting[size].pop()
+                moments[number], taken[row] = made[row], True
+        gone = np.flatnonzero(~taken)
+        on_first_stream = np.zeros(len(gone), dtype=np.int8)
+        self.add_sizes(loading.size_bytes[gone], _TEMPORARY, BEFORE, on_first_stream, made[gone], freed[gone])
         return moments
 
     def in_order(self, duration: int) -> Events:
