@@ -7,9 +7,9 @@ in a process of its own: a Hugging Face model in fp16, peft's LoRA in fp32, chec
 one step before the measured one. Each row is rebuilt here from its configuration alone and forecast for the catalog's T4;
 nothing is fitted to the rows. `step` is allocated less resident: what the step itself adds.
 
-What cannot be rebuilt is how the nf4 rows loaded: transformers packs weights on the GPU while other threads copy the next
-ones there, and blocks that are not split keep up to 1 MiB each. The same model's resident memory differs by 1.5 MiB between
-two of the three rows; that difference to a load in order is in every column of those rows but `step`.
+The nf4 rows are loaded as support/transformers_loading.py says, one weight after another. Transformers 5.0 copied the next
+ones in threads meanwhile, in an order that cannot be rebuilt; blocks that are not split keep up to 1 MiB each. The same
+model's resident memory differs by 1.5 MiB between two of the three rows, so one of them at least was loaded in another order.
 
 Needs transformers, peft and, for the nf4 rows, bitsandbytes.
 """

@@ -154,7 +154,8 @@ def _from_parts(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace 
         *_optional(arrays, "storage_stream"),
     )
     waits = Waits(*(arrays[f"wait_{name}"] for name in _OF_WAITS)) if "wait_position" in arrays else Waits()
-    loading = Loading(*(arrays[f"loading_{name}"] for name in _OF_LOADING)) if "loading_lifetime" in arrays else Loading()
+    loads = any(f"loading_{name}" in arrays for name in _OF_LOADING)
+    loading = Loading(*(arrays[f"loading_{name}"] for name in _OF_LOADING)) if loads else Loading()
     if any(array.ndim != 1 for name, array in arrays.items() if name not in ("values", "size_bytes")):
         raise FileFormatError("the trace is damaged: a column has more than one dimension.")
     trace = Trace(head, operations, sequence, storages, modules, waits, loading).check()

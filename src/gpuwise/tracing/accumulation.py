@@ -7,35 +7,37 @@ dispatch mode is active, as in a recording.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.autograd.graph import Node
 
 ADDS = torch.ops.aten.add.Tensor
 # References to a tensor, and to its storage, that a dispatch mode sees where autograd has the only one.
 _TENSOR_COUNT, _STORAGE_COUNT = 4, 2
 
 
-def as_it_runs(func: OpOverload, args: tuple[Any, ...]) -> OpOverload:
+def as_it_runs(func: OpOverload, args: Sequence[object]) -> OpOverload:
     """The operator that runs without a dispatch mode: `add_` where a parameter's gradients are added in place."""
     node = torch._C._current_autograd_node()
     if node is None or torch.is_grad_enabled() or len(args) != 2:
         return func
-    gradient = args[0]
+    gradient, other = args
     in_place = (
-        isinstance(args[1], Tensor)
-        and gradient.shape == args[1].shape
+        isinstance(gradient, Tensor)
+        and isinstance(other, Tensor)
+        and gradient.shape == other.shape
         and _goes_to_a_parameter(node, gradient)
         and _is_dense(gradient)
-        and gradient._use_count() <= _TENSOR_COUNT
+        and gradient._use_count() <= _TENSOR_COUNT  # type: ignore[attr-defined]
         and torch._C._storage_Use_Count(gradient.untyped_storage()._cdata) <= _STORAGE_COUNT
     )
     return torch.ops.aten.add_.Tensor if in_place else func
 
 
-def _goes_to_a_parameter(node: Any, gradient: Tensor) -> bool:
+def _goes_to_a_parameter(node: Node, gradient: Tensor) -> bool:
     """Whether the node passes gradients on to a parameter of this shape and type."""
     leaves = [getattr(following, "variable", None) for following, _ in node.next_functions]
     return any(leaf is not None and leaf.shape == gradient.shape and leaf.dtype == gradient.dtype for leaf in leaves)

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from gpuwise.job.batches import named_tensors
 from gpuwise.job.job import Batch
 from gpuwise.strategy import Mesh
-from gpuwise.trace import KINDS, PHASES, Loading, OperationRow, OperationValues
+from gpuwise.trace import KINDS, PHASES, OperationRow, OperationValues
 from gpuwise.trace.parallel.recorded_rows import CallShapes, Counted
 from gpuwise.tracing.accumulation import ADDS, as_it_runs
 from gpuwise.tracing.answers import Answers
@@ -92,7 +92,6 @@ class Recorder(TorchDispatchMode):
         of_many: of each position that is a kernel over many tensors, how many of them have how many elements.
         shapes: of each call that is recorded, the shapes of its tensors; none of a step on one device.
         unwaited: collectives beside the current stream that nothing has waited for. The update waits for all of them.
-        loading: what was allocated and freed while the model was made; set by the caller.
         micro_step: set by the caller to 0, 1, and 2 once backward is done.
         updating: whether an optimizer steps, which may be inside backward; set by the caller.
         paused: whether nothing is recorded; set by the caller.
@@ -117,10 +116,8 @@ class Recorder(TorchDispatchMode):
         self.of_many: dict[int, Counted] = {}
         self.shapes: list[CallShapes] = []
         self._of_ranks = self.groups.mesh.devices > 1
-        self.loading = Loading()
         self.micro_step = 0
-        self.updating = False
-        self.paused = False
+        self.updating = self.paused = False
         self.origin: Origin | None = None
         self._patches = ExitStack()
         self._group_streams: dict[int, int] = {}  # by the index of a group: the stream of its collectives
@@ -184,8 +181,7 @@ class Recorder(TorchDispatchMode):
             return waited
         if self.answers.covers(func):
             return self.answers.answer(func, args, noted=not self.updating)
-        if func is ADDS:
-            func = as_it_runs(func, tuple(args))
+        func = as_it_runs(func, args) if func is ADDS else func
         try:
             out = func(*args, **kwargs)
         except DynamicOutputShapeException:

@@ -45,14 +45,14 @@ class StorageTable:
     Attributes:
         rows: all of them.
         live: those that are alive, by the address of the storage.
-
-    Until `end_loading` it also notes the order of allocations and frees.
+        loading: what was allocated and freed until `end_loading`, in its order.
     """
 
     def __init__(self) -> None:
         self.rows: list[StorageRow] = []
         self.live: dict[int, StorageRow] = {}
         self.position = 0  # at which a storage dies now
+        self.loading = Loading()
         self._log: LoadingLog | None = LoadingLog()
         self._logged: dict[int, int] = {}  # by the address of a storage: its number in the log
 
@@ -63,13 +63,11 @@ class StorageTable:
         """The row of a tensor's storage; None where that is not recorded."""
         return self.live.get(tensor.untyped_storage()._cdata)
 
-    def end_loading(self) -> Loading:
-        """What was allocated and freed so far. Called once, when the model is made."""
-        assert self._log is not None
-        loading = self._log.loading()
-        self._log = None
-        self._logged.clear()
-        return loading
+    def end_loading(self) -> None:
+        """Keeps what was allocated and freed so far as `loading`. To be called when the model is made."""
+        if self._log is not None:
+            self.loading, self._log = self._log.loading(), None
+            self._logged.clear()
 
     def start(self) -> None:
         """Forgets the storages that have died; those alive now were there before the step."""

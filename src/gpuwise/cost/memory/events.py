@@ -171,8 +171,8 @@ class _Allocations:
         """
         moments = np.full(len(size_bytes), BEFORE * _MOMENTS + _BIRTH)
         # Every other moment, so that frees have theirs between.
-        made = BEFORE * _MOMENTS - 2 * np.arange(len(loading), 0, -1)
-        freed = np.where(loading.stays, BEFORE * _MOMENTS + _DEATH, made + 2 * loading.lifetime + 1)
+        allocated_at = BEFORE * _MOMENTS - 2 * np.arange(len(loading), 0, -1)
+        freed_at = np.where(loading.stays, BEFORE * _MOMENTS + _DEATH, allocated_at + 2 * loading.lifetime + 1)
         waiting: dict[int, list[int]] = {}
         for row in np.flatnonzero(loading.stays)[::-1].tolist():
             waiting.setdefault(int(loading.size_bytes[row]), []).append(row)
@@ -180,10 +180,10 @@ class _Allocations:
         for number, size in enumerate(size_bytes.tolist()):
             if waiting.get(size):
                 row = waiting[size].pop()
-                moments[number], taken[row] = made[row], True
+                moments[number], taken[row] = allocated_at[row], True
         gone = np.flatnonzero(~taken)
         on_first_stream = np.zeros(len(gone), dtype=np.int8)
-        self.add_sizes(loading.size_bytes[gone], _TEMPORARY, BEFORE, on_first_stream, made[gone], freed[gone])
+        self.add_sizes(loading.size_bytes[gone], _TEMPORARY, BEFORE, on_first_stream, allocated_at[gone], freed_at[gone])
         return moments
 
     def in_order(self, duration: int) -> Events:

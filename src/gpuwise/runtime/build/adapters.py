@@ -143,11 +143,12 @@ def code_tables_of_one_model() -> Iterator[None]:
     if functional is None:
         yield
         return
-    tables, functional.name2qmap = functional.name2qmap, {}
+    names = vars(functional)
+    tables, names["name2qmap"] = names["name2qmap"], {}
     try:
         yield
     finally:
-        functional.name2qmap = tables
+        names["name2qmap"] = tables
 
 
 def own_scales(model: nn.Module) -> None:

@@ -198,11 +198,11 @@ class _Repeat:
         a, b = self._a.trace.loading, self._b.trace.loading
         short, long = (list(zip(part.size_bytes.tolist(), part.stays.tolist(), strict=True)) for part in (a, b))
         alignment = aligned(short, long, (short, long), self._copies)
-        size_bytes = np.array([size for size, _ in alignment.choose(short, long)], dtype=np.int64)  # type: ignore[misc]
+        size_bytes = alignment.choose(a.size_bytes.tolist(), b.size_bytes.tolist())
         lifetime = alignment.extend(
             a.lifetime.tolist(), b.lifetime.tolist(), lambda slopes: set(slopes.tolist()) <= {0, alignment.length}
         )
-        return Loading(size_bytes, lifetime)
+        return Loading(np.array(size_bytes, dtype=np.int64), lifetime)
 
     def _positions(self, alignment: Alignment, short: list[tuple[int, int]], long: list[tuple[int, int]]) -> np.ndarray:
         """Positions of the result from those within passes."""
