@@ -3,7 +3,8 @@
     python -m benchmarks.memory_report --reference FOLDER --cache FOLDER [--again PART ...]
 
 FOLDER holds memory/ and published/. Each part (cpu, truth, peers, t4, published) is kept in --cache as JSON and measured
-again only when asked for by name; all of them take some minutes. Needs the `bench` extra.
+again only when asked for by name; all of them take some minutes. Needs the `bench` extra. The page's CPU rows are those of a
+processor without AMX: elsewhere, set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16.
 """
 
 from __future__ import annotations

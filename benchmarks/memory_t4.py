@@ -7,9 +7,9 @@ in a process of its own: a Hugging Face model in fp16, peft's LoRA in fp32, chec
 one step before the measured one. Each row is rebuilt here from its configuration alone and forecast for the catalog's T4;
 nothing is fitted to the rows. `step` is allocated less resident: what the step itself adds.
 
-What cannot be rebuilt is how the nf4 rows loaded: transformers packs weights on the GPU while other threads copy the next
-ones there, and blocks that are not split keep up to 1 MiB each. The same model's resident memory differs by 1.5 MiB between
-two of the three rows; that difference to a load in order is in every column of those rows but `step`.
+The nf4 rows are loaded as support/transformers_loading.py says, one weight after another. Transformers 5.0 copied the next
+ones in threads meanwhile, in an order that cannot be rebuilt; blocks that are not split keep up to 1 MiB each. The same
+model's resident memory differs by 1.5 MiB between two of the three rows, so one of them at least was loaded in another order.
 
 Needs transformers, peft and, for the nf4 rows, bitsandbytes.
 """
@@ -20,7 +20,7 @@ import argparse
 import statistics
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 from benchmarks.support.phase_memory import phase_bytes
+from benchmarks.support.transformers_loading import Loaded, loading_of
 from gpuwise.cost.memory.device import memory_forecast
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import load_catalog
@@ -87,9 +88,20 @@ def name_of(row: dict[str, Any]) -> str:
 
 
 def _row(name: str, row: dict[str, Any]) -> Row:
-    trace = record(job_of(row), Strategy(micro_batch=row["batch"]), target=TARGET)
     adapter = "lora" if row["quantization"] == "none" else "qlora"
-    return Row(name, adapter, forecast_mib(trace), {ours: float(row[theirs]) for ours, theirs in COLUMNS.items()})
+    return Row(name, adapter, forecast_mib(trace_of(row)), {ours: float(row[theirs]) for ours, theirs in COLUMNS.items()})
+
+
+def trace_of(row: dict[str, Any]) -> Trace:
+    """The measured step, with the loading of its model before it where that leaves other segments than the model needs."""
+    trace = record(job_of(row), Strategy(micro_batch=row["batch"]), target=TARGET)
+    if row["quantization"] == "none":
+        return trace
+    with torch.device("meta"):
+        model = _transformers_model(row)
+    targets = row["lora_targets"].split()
+    loaded = Loaded(model, _in_4_bits(model), double_quantized=False, adapter_rank=row["lora_rank"], adapted=targets)
+    return replace(trace, loading=loading_of(loaded))
 
 
 def forecast_mib(trace: Trace) -> dict[str, float]:
@@ -128,9 +140,8 @@ def _tokens(n: int, *, vocabulary: int, seq_len: int) -> dict[str, torch.Tensor]
     return {"tokens": torch.randint(0, vocabulary, (n, seq_len))}
 
 
-def _model(row: dict[str, Any]) -> nn.Module:
+def _transformers_model(row: dict[str, Any]) -> Any:
     make_importable()
-    import peft
     import transformers
 
     _register_attention(transformers)
@@ -144,12 +155,22 @@ def _model(row: dict[str, Any]) -> nn.Module:
         use_cache=False,
         tie_word_embeddings=str(row["tie_word_embeddings"]) == "True",
     )
-    model: Any = transformers.AutoModelForCausalLM.from_config(
+    return transformers.AutoModelForCausalLM.from_config(
         config, dtype=torch.float16, attn_implementation=ATTENTION[row["attention"]]
     )
+
+
+def _in_4_bits(model: nn.Module) -> list[str]:
+    """Paths of the layers that Transformers packs."""
+    return [path for path, module in model.named_modules() if type(module) is nn.Linear and path != "lm_head"]
+
+
+def _model(row: dict[str, Any]) -> nn.Module:
+    model = _transformers_model(row)
+    import peft
+
     if row["quantization"] == "nf4":
-        layers = [path for path, module in model.named_modules() if type(module) is nn.Linear and path != "lm_head"]
-        in_4_bits(model, layers, torch.float16, double_quantized=False)
+        in_4_bits(model, _in_4_bits(model), torch.float16, double_quantized=False)
         for parameter in model.parameters():  # as peft.prepare_model_for_kbit_training: the rest in fp32
             if type(parameter) is nn.Parameter:
                 parameter.data = parameter.data.float()

@@ -46,6 +46,11 @@ does not name. {truth_summary}
 LoRA and QLoRA steps measured by fitcheck-llm 0.3.1 on a real T4: tensors (allocated), segments (reserved) and the whole
 process.
 
+Before a QLoRA step its model is loaded: Transformers takes one segment for all weights, copies each at its full size and packs
+it; peft casts the others to fp32. The segments stay, and the step runs in what is free of them, so the loading is replayed as
+well, in the order of Transformers 5.24. Transformers 5.0 copied the next weights in threads meanwhile, in an order that nobody
+wrote down. These rows were probably loaded so: the same model holds 1.5 MiB less before its step in one of them.
+
 {t4_summary}
 
 {t4}

@@ -25,7 +25,7 @@ def phase_bytes(trace: Trace, chip: Chip) -> dict[str, int]:
     born = np.where(events.order < 0, BEFORE, events.position[which])  # only what is made can be a peak
     phase = np.append(trace.sequence.phase, -1)[born]
     weights = (events.position == BEFORE) & (events.category == CATEGORIES.index("parameter"))
-    second = np.arange(len(held)) > len(held) // 2
+    second = events.moment >= events.duration
     peaks = {
         name: held[second & np.isin(phase, [PHASES.index(p) for p in phases])].max(initial=0) for name, phases in _PEAKS.items()
     }

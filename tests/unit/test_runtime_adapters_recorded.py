@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from gpuwise.tracing import record
 pytestmark = pytest.mark.filterwarnings("ignore")  # of peft and what it imports
 
 
+TABLE_BYTES = 256 * 4  # the codes of quantized scales
+
+
 def shown(trace: Trace) -> dict[str, Any]:
     names, dtypes, values = trace.operations.name, trace.operations.dtype, trace.operations.values
     storages = trace.storages
@@ -24,6 +28,7 @@ def shown(trace: Trace) -> dict[str, Any]:
         "operations": [(names[i], dtypes[i], *values[i].tolist()) for i in trace.sequence.operation],
         "modules": [trace.modules[i] for i in trace.sequence.module],
         "storages": sorted(zip(storages.size_bytes.tolist(), storages.born.tolist(), storages.died.tolist(), strict=True)),
+        "loading": Counter(zip(trace.loading.size_bytes.tolist(), trace.loading.stays.tolist(), strict=True)),
         "parameters": (trace.header.parameters, trace.header.trainable_parameters, trace.header.gradient_shapes),
     }
 
@@ -39,6 +44,9 @@ def test_a_recording_is_the_same_without_the_packages(
     for package in packages:
         hide(package, monkeypatch)
     without = shown(record(JOB, strategy))
+    # bitsandbytes makes its table of codes on the device once a process, whatever model it packs.
+    once = there.pop("loading") - without.pop("loading")
+    assert once == (Counter({(TABLE_BYTES, False): 1}) if adapter == "qlora" else Counter())
     for part, expected in there.items():
         assert without[part] == expected, part
 

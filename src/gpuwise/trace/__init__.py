@@ -3,6 +3,7 @@
 from gpuwise.trace.family import Axis, TraceFamily, build_family, family_of_one
 from gpuwise.trace.files import load, save
 from gpuwise.trace.header import Header, RankGroup
+from gpuwise.trace.loading import Loading, LoadingLog
 from gpuwise.trace.memory import Live, live_bytes
 from gpuwise.trace.parallel.communication import Communication
 from gpuwise.trace.parallel.data_parallel import data_parallel
@@ -36,6 +37,8 @@ __all__ = [
     "Communication",
     "Header",
     "Live",
+    "Loading",
+    "LoadingLog",
     "OperationRow",
     "OperationSequence",
     "OperationValues",

@@ -18,6 +18,7 @@ import numpy as np
 
 from gpuwise.errors import InputError
 from gpuwise.trace.header import Header
+from gpuwise.trace.loading import Loading
 from gpuwise.trace.stepped import stepped_bytes
 from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
@@ -64,7 +65,7 @@ class TraceFamily:
         operations: values of shape (operations, len(COLUMNS), terms), with prod(degree + 1) terms over the axes.
         sequence: as in a Trace.
         storages: size_bytes of shape (storages, terms).
-        modules, waits: as in a Trace.
+        modules, waits, loading: as in a Trace.
     """
 
     header: Header
@@ -74,6 +75,7 @@ class TraceFamily:
     storages: Storages
     modules: tuple[str, ...]
     waits: Waits = field(default_factory=Waits)
+    loading: Loading = field(default_factory=Loading)
 
     def covers(self, sizes: Mapping[str, int]) -> bool:
         """Whether `at` supports these sizes."""
@@ -121,6 +123,7 @@ class TraceFamily:
             replace(self.storages, size_bytes=exact_bytes.astype(np.int64)),
             self.modules,
             self.waits,
+            self.loading,
         )
 
     def _check_countable(self, values: np.ndarray, size_bytes: np.ndarray) -> None:
@@ -167,6 +170,7 @@ def build_family(
         replace(first.storages, size_bytes=sizes),
         first.modules,
         first.waits,
+        first.loading,
     )
 
 
@@ -174,7 +178,7 @@ def family_of_one(trace: Trace) -> TraceFamily:
     """A family without axes, which covers only the trace's own sizes."""
     operations = replace(trace.operations, values=without_steps(trace)[..., None])
     storages = replace(trace.storages, size_bytes=trace.storages.size_bytes[..., None])
-    return TraceFamily(trace.header, (), operations, trace.sequence, storages, trace.modules, trace.waits)
+    return TraceFamily(trace.header, (), operations, trace.sequence, storages, trace.modules, trace.waits, trace.loading)
 
 
 def _stepped(header: Header, operations: Operations, values: np.ndarray) -> np.ndarray:
@@ -220,6 +224,7 @@ def _same_structure(a: Trace, b: Trace) -> bool:
         and equal(a.sequence, b.sequence, "module", "phase", "micro_step", "stream")
         and equal(a.storages, b.storages, "category", "module", "born", "died", "stream")
         and equal(a.waits, b.waits, "position", "stream", "on")
+        and equal(a.loading, b.loading, "size_bytes", "lifetime")
     )
 
 

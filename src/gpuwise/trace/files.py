@@ -18,6 +18,7 @@ from gpuwise.errors import FileFormatError
 from gpuwise.plain_files import LARGEST_WHOLE, open_regular, parse_json, reason_of
 from gpuwise.trace.family import Axis, TraceFamily
 from gpuwise.trace.header import Header
+from gpuwise.trace.loading import Loading
 from gpuwise.trace.tables import COLUMNS, NO_GROUP, NO_LAYOUT, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
 
@@ -39,6 +40,7 @@ _SMALL = {
 # Columns that a file may leave out, and what they then are.
 _OPTIONAL = {"group": NO_GROUP, "stream": 0, "storage_stream": 0, "channels_last": NO_LAYOUT}
 _OF_WAITS = ("position", "stream", "on")
+_OF_LOADING = ("size_bytes", "lifetime")
 
 
 def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
@@ -66,6 +68,8 @@ def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
     arrays |= {name: column for name, column in optional.items() if (column != _OPTIONAL[name]).any()}
     if len(trace.waits):
         arrays |= {f"wait_{name}": getattr(trace.waits, name) for name in _OF_WAITS}
+    if len(trace.loading):
+        arrays |= {f"loading_{name}": getattr(trace.loading, name) for name in _OF_LOADING}
     arrays = {name: array.astype(_SMALL.get(name, array.dtype)) for name, array in arrays.items()}
     try:
         with written_whole(path) as file:
@@ -150,9 +154,11 @@ def _from_parts(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace 
         *_optional(arrays, "storage_stream"),
     )
     waits = Waits(*(arrays[f"wait_{name}"] for name in _OF_WAITS)) if "wait_position" in arrays else Waits()
+    loads = any(f"loading_{name}" in arrays for name in _OF_LOADING)
+    loading = Loading(*(arrays[f"loading_{name}"] for name in _OF_LOADING)) if loads else Loading()
     if any(array.ndim != 1 for name, array in arrays.items() if name not in ("values", "size_bytes")):
         raise FileFormatError("the trace is damaged: a column has more than one dimension.")
-    trace = Trace(head, operations, sequence, storages, modules, waits).check()
+    trace = Trace(head, operations, sequence, storages, modules, waits, loading).check()
     if header["axes"] is None:
         if operations.values.ndim != 2 or storages.size_bytes.ndim != 1:
             raise FileFormatError("the trace is damaged: it has polynomials and no axes.")
@@ -163,7 +169,7 @@ def _from_parts(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace 
     terms = prod(axis.degree + 1 for axis in axes)
     if operations.values.shape[2:] != (terms,) or storages.size_bytes.shape[1:] != (terms,):
         raise FileFormatError("the trace is damaged: its polynomials do not match its axes.")
-    return TraceFamily(head, axes, operations, sequence, storages, modules, waits)
+    return TraceFamily(head, axes, operations, sequence, storages, modules, waits, loading)
 
 
 def _optional(arrays: dict[str, np.ndarray], name: str) -> list[np.ndarray]:

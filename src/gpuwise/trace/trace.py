@@ -22,6 +22,7 @@ import numpy as np
 
 from gpuwise.errors import FileFormatError
 from gpuwise.trace.header import RECORDED, Header
+from gpuwise.trace.loading import Loading
 from gpuwise.trace.tables import (
     BEFORE,
     CATEGORIES,
@@ -52,6 +53,8 @@ class Trace:
         storages: the memory that lives between positions.
         modules: paths of the model's modules, which columns `module` index; the first is "", the model itself.
         waits: what orders the streams; none by default, as where there is one stream.
+        loading: what is allocated and freed before the first step; none by default: storages that live before the step are then
+            allocated in their order.
     """
 
     header: Header
@@ -60,6 +63,7 @@ class Trace:
     storages: Storages
     modules: tuple[str, ...]
     waits: Waits = field(default_factory=Waits)
+    loading: Loading = field(default_factory=Loading)
 
     @property
     def accumulation(self) -> int:
@@ -144,6 +148,8 @@ class Trace:
             raise FileFormatError("the trace is damaged: columns of the storages differ in length.")
         if len({len(waits.position), len(waits.stream), len(waits.on)}) != 1:
             raise FileFormatError("the trace is damaged: columns of the waits differ in length.")
+        if not self.loading.is_sound:
+            raise FileFormatError("the trace is damaged: its allocations before the first step make no sense.")
         bounds = [
             (ops.kind, 0, len(KINDS)),
             (seq.operation, 0, len(ops)),

@@ -12,7 +12,7 @@ from gpuwise.runtime.build.adapters import parameter_count
 from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
 from gpuwise.strategy.pipeline import stages_of_rank
-from gpuwise.trace import CATEGORIES, Header, Operations, OperationSequence, Storages, Trace, Waits
+from gpuwise.trace import CATEGORIES, Header, Loading, Operations, OperationSequence, Storages, Trace, Waits
 from gpuwise.trace.header import RECORDED
 from gpuwise.tracing.kernels import temporaries
 from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder
@@ -73,6 +73,8 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         ),
         modules=tuple(recorder.modules.index_of),
         waits=Waits(*waits.T) if len(waits) else Waits(),
+        # A rank gets its weights from others in ways that are not recorded.
+        loading=recorder.storages.loading if world is None else Loading(),
     ).check()
 
 

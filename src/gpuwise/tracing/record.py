@@ -181,6 +181,7 @@ def _record_steps(
     strategy = recording.strategy if world is not None else recording.strategy.but(accumulation=1)
     # `install` compiles the program in its way.
     program = build(job, strategy.but(compile=False), DEVICES[target], world)
+    recorder.storages.end_loading()
     if strategy.compile and job.step is not None:
         check_own_step(job, strategy, program.model, closure=False)
     if world is None and program.own_step is None and strategy.mode == "train" and not strategy.optimizer_in_backward:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from gpuwise.trace import BEFORE
+from gpuwise.trace import BEFORE, Loading, LoadingLog
 
 
 @dataclass(slots=True)
@@ -45,12 +45,16 @@ class StorageTable:
     Attributes:
         rows: all of them.
         live: those that are alive, by the address of the storage.
+        loading: what was allocated and freed until `end_loading`, in its order.
     """
 
     def __init__(self) -> None:
         self.rows: list[StorageRow] = []
         self.live: dict[int, StorageRow] = {}
         self.position = 0  # at which a storage dies now
+        self.loading = Loading()
+        self._log: LoadingLog | None = LoadingLog()
+        self._logged: dict[int, int] = {}  # by the address of a storage: its number in the log
 
     def holds(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self.live
@@ -58,6 +62,12 @@ class StorageTable:
     def row(self, tensor: torch.Tensor) -> StorageRow | None:
         """The row of a tensor's storage; None where that is not recorded."""
         return self.live.get(tensor.untyped_storage()._cdata)
+
+    def end_loading(self) -> None:
+        """Keeps what was allocated and freed so far as `loading`. To be called when the model is made."""
+        if self._log is not None:
+            self.loading, self._log = self._log.loading(), None
+            self._logged.clear()
 
     def start(self) -> None:
         """Forgets the storages that have died; those alive now were there before the step."""
@@ -72,6 +82,7 @@ class StorageTable:
             return
         self.live[storage._cdata] = row
         self.rows.append(row)
+        self._note_allocation(storage._cdata, row.size_bytes)
         weakref.finalize(storage, self._free, storage._cdata)
 
     def resize(self, storage: torch.UntypedStorage, *, position: int, phase: int, module: int, stream: int) -> None:
@@ -81,6 +92,8 @@ class StorageTable:
         resized = replace(row, size_bytes=storage.nbytes(), born=position, died=None, phase=phase, module=module, stream=stream)
         self.live[storage._cdata] = resized
         self.rows.append(resized)
+        self._note_free(storage._cdata)
+        self._note_allocation(storage._cdata, resized.size_bytes)
 
     def sizes(self) -> list[int]:
         """Bytes of each storage that is alive, in ascending order."""
@@ -90,3 +103,13 @@ class StorageTable:
         row = self.live.pop(key, None)
         if row is not None:
             row.died = self.position
+            self._note_free(key)
+
+    def _note_allocation(self, key: int, size_bytes: int) -> None:
+        if self._log is not None and size_bytes:
+            self._logged[key] = self._log.allocate(size_bytes)
+
+    def _note_free(self, key: int) -> None:
+        number = self._logged.pop(key, None)
+        if self._log is not None and number is not None:
+            self._log.free(number)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuwise.cost.memory.allocator import Replay, replay
+from gpuwise.trace.loading import Loading
 from gpuwise.trace.tables import BEFORE, CATEGORIES, KINDS, PHASES, Storages
 from gpuwise.trace.trace import Trace
 
@@ -66,7 +67,8 @@ class Events:
 def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batches: int = 2) -> Events:
     """The events of two optimizer steps in a process that has just built its model.
 
-    Storages that exist before the step come first, in the order of their allocation; optimizer state is allocated when the
+    Storages that exist before the step come first, in the order of their allocation, with what is freed meanwhile where
+    trace.loading shows it; optimizer state is allocated when the
     optimizer first runs. Each thread that calls cuBLAS (the main thread, and autograd's in backward) allocates a workspace
     with its first product and keeps it. Storages that outlive a step are freed before the next step.
 
@@ -87,6 +89,8 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
     update = int(updates[0]) if len(updates) else -1
     late = (storages.category[before] == _STATE) & (storages.died[before] >= update) & (update >= 0)
     birth = np.where(late, slots[0][update], BEFORE) * _MOMENTS + _BIRTH
+    if trace.header.strategy.mesh.devices == 1:  # a rank's part is other storages
+        birth[~late] = allocations.add_loading(trace.loading, storages.size_bytes[before[~late]])
     death = slots[0][storages.died[before]] * _MOMENTS + _DEATH
     allocations.add(before, storages, BEFORE, birth, np.where(stays, _NEVER, death))
     gone = before[~stays]  # replaced in the step; allocated again before the next
@@ -160,6 +164,27 @@ class _Allocations:
     ) -> None:
         full = np.broadcast_arrays(size, category, position, stream, birth, death)
         self.columns.append(tuple(column[size > 0] for column in full))
+
+    def add_loading(self, loading: Loading, size_bytes: np.ndarray) -> np.ndarray:
+        """Adds what is freed before the first step, or in its beginning: stays of a size that no storage has (a bias that the
+        first step casts). Returns when storages of these sizes are allocated that live before the step.
+        """
+        moments = np.full(len(size_bytes), BEFORE * _MOMENTS + _BIRTH)
+        # Every other moment, so that frees have theirs between.
+        allocated_at = BEFORE * _MOMENTS - 2 * np.arange(len(loading), 0, -1)
+        freed_at = np.where(loading.stays, BEFORE * _MOMENTS + _DEATH, allocated_at + 2 * loading.lifetime + 1)
+        waiting: dict[int, list[int]] = {}
+        for row in np.flatnonzero(loading.stays)[::-1].tolist():
+            waiting.setdefault(int(loading.size_bytes[row]), []).append(row)
+        taken = np.zeros(len(loading), dtype=bool)
+        for number, size in enumerate(size_bytes.tolist()):
+            if waiting.get(size):
+                row = waiting[size].pop()
+                moments[number], taken[row] = allocated_at[row], True
+        gone = np.flatnonzero(~taken)
+        on_first_stream = np.zeros(len(gone), dtype=np.int8)
+        self.add_sizes(loading.size_bytes[gone], _TEMPORARY, BEFORE, on_first_stream, allocated_at[gone], freed_at[gone])
+        return moments
 
     def in_order(self, duration: int) -> Events:
         size, category, position, stream, birth, death = (np.concatenate(c) for c in zip(*self.columns, strict=True))

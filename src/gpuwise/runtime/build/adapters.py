@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -10,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch._guards import active_fake_mode
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gpuwise.errors import MissingDependencyError, UnsupportedError
 from gpuwise.job.dependencies import require
@@ -122,11 +124,8 @@ def packed(weight: Any, device: torch.device) -> nn.Parameter:
     if isinstance(weight.module, RecordedModule):
         return pack(weight, device)
     functional = import_module("bitsandbytes.functional")
-    if "dynamic" not in functional.name2qmap:  # cached for the whole process, so it must not be a fake tensor
-        with unset_fake_temporarily():
-            functional.name2qmap["dynamic"] = functional.create_dynamic_map()
     # Before 2.13 fake tensors refuse every operation, even `.data`, on a subclass of Parameter; only the shape is used.
-    values = torch.empty(weight.shape, dtype=weight.dtype, device=device)
+    values = torch.empty(weight.shape, dtype=weight.dtype, device=device)  # as on a device, freed once it is packed
     data, state = functional.quantize_4bit(values, quant_type=weight.quant_type, compress_statistics=weight.compress_statistics)
     # The class of bitsandbytes would hide that the tensor is fake, so this is a plain parameter.
     parameter = nn.Parameter(data, requires_grad=False)
@@ -134,21 +133,36 @@ def packed(weight: Any, device: torch.device) -> nn.Parameter:
     return parameter
 
 
+@contextmanager
+def code_tables_of_one_model() -> Iterator[None]:
+    """Inside, weights that are packed as fake tensors share one code table, as on a GPU.
+
+    bitsandbytes keeps that table for the whole process, so it must not be a fake tensor afterwards.
+    """
+    functional = sys.modules.get("bitsandbytes.functional")
+    if functional is None:
+        yield
+        return
+    names = vars(functional)
+    tables, names["name2qmap"] = names["name2qmap"], {}
+    try:
+        yield
+    finally:
+        names["name2qmap"] = tables
+
+
 def own_scales(model: nn.Module) -> None:
-    """Registers the quantization state of packed layers as buffers, with one shared code table, as on a GPU.
+    """Registers the quantization state of packed layers as buffers.
 
     This is for fake tensors: bitsandbytes stores this state where a traversal of the model does not find it.
     """
-    tables: list[torch.Tensor] = []
     for module in model.modules():
         state = getattr(module, "quant_state", None)
         if state is None:
             continue
         tensors = {"absmax": state.absmax, "code": state.code}
         if state.nested:
-            tables.append(state.state2.code)
-            state.state2.code = tables[0]
-            tensors |= {"offset": state.offset, "absmax_absmax": state.state2.absmax, "absmax_code": tables[0]}
+            tensors |= {"offset": state.offset, "absmax_absmax": state.state2.absmax, "absmax_code": state.state2.code}
         for name, tensor in tensors.items():
             module.register_buffer(name, tensor, persistent=False)
 

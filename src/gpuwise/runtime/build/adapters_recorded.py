@@ -180,7 +180,10 @@ def unpacked(weight: Tensor, scales: Tensor, state: QuantState, dtype: torch.dty
 
 
 def pack(weight: Any, device: torch.device) -> nn.Parameter:
-    """Packs a weight, two values per byte, with one scale per 64 weights and one second-level scale per 256 scales."""
+    """Packs a weight, two values per byte, with one scale per 64 weights and one second-level scale per 256 scales.
+
+    Memory is allocated and freed in the order of `quantize_4bit` in functional.py of bitsandbytes.
+    """
     define_operators()
     blocks = -(-weight.numel() // BLOCK)
 
@@ -188,13 +191,19 @@ def pack(weight: Any, device: torch.device) -> nn.Parameter:
         return torch.empty(size, dtype=dtype, device=device)
 
     nested = bool(weight.compress_statistics)
-    code, absmax = empty(16), empty(blocks, dtype=torch.uint8 if nested else torch.float32)
+    values = empty(*weight.shape, dtype=weight.dtype)
+    parameter: Any = nn.Parameter(empty(-(-weight.numel() // 2), 1, dtype=torch.uint8), requires_grad=False)
+    absmax, code = empty(blocks), empty(16)
+    code.div_(code.abs().max())
     state = QuantState(weight.shape, weight.dtype, code, nested, absmax)
     if nested:
-        state.offset = torch.empty((), device=device)
+        state.offset = absmax.mean()
+        centred = absmax - state.offset
+        state.absmax = torch.empty_like(centred, dtype=torch.uint8)
         state.state2 = Scales(absmax=empty(-(-blocks // BLOCKS_A_SCALE)), code=empty(256))
-    parameter: Any = nn.Parameter(empty(-(-weight.numel() // 2), 1, dtype=torch.uint8), requires_grad=False)
+        del centred
     parameter.quant_state = weight.module.quant_state = state
+    del values
     return cast(nn.Parameter, parameter)
 
 

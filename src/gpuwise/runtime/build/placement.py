@@ -10,7 +10,7 @@ from torch import nn
 from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from gpuwise.runtime.build.adapters import awaits_packing, own_scales, packed
+from gpuwise.runtime.build.adapters import awaits_packing, code_tables_of_one_model, own_scales, packed
 from gpuwise.runtime.build.meta_device import made_on_meta
 
 
@@ -31,12 +31,13 @@ def make_model(
     if active_fake_mode() is None:
         with torch.device("cpu") if on_host else device:
             model = factory()
-    else:
-        with unset_fake_temporarily():
-            model = made_on_meta(factory)
-    replace_tensors(model, device, lambda tensor: moved(tensor, device, dtype))
-    if active_fake_mode() is not None:
-        own_scales(model)
+        replace_tensors(model, device, lambda tensor: moved(tensor, device, dtype))
+        return model
+    with unset_fake_temporarily():
+        model = made_on_meta(factory)
+    with code_tables_of_one_model():
+        replace_tensors(model, device, lambda tensor: moved(tensor, device, dtype))
+    own_scales(model)
     return model
 
 

@@ -15,6 +15,7 @@ from typing import cast
 import numpy as np
 
 from gpuwise.trace.header import UpdatedParameter
+from gpuwise.trace.loading import Loading
 from gpuwise.trace.parallel.alignment import (
     Alignment,
     NotPeriodicError,
@@ -87,7 +88,7 @@ class _Repeat:
         parameters, trainable = grown("parameters"), grown("trainable_parameters")
         header = replace(header, blocks=blocks, parameters=parameters, trainable_parameters=trainable, gradient_shapes=shapes)
         header = replace(header, updated=self._updated())
-        return Trace(header, operations, sequence, storages, self._modules, self._waits())
+        return Trace(header, operations, sequence, storages, self._modules, self._waits(), self._loading())
 
     def _rows(self) -> tuple[Operations, OperationSequence]:
         """The positions, and the distinct operations in the order in which they first run."""
@@ -192,6 +193,16 @@ class _Repeat:
             tables.append(np.column_stack([position, stream, on]))
         position, stream, on = np.concatenate(tables).T
         return Waits(position.astype(old.position.dtype), stream.astype(old.stream.dtype), on.astype(old.on.dtype))
+
+    def _loading(self) -> Loading:
+        a, b = self._a.trace.loading, self._b.trace.loading
+        short, long = (list(zip(part.size_bytes.tolist(), part.stays.tolist(), strict=True)) for part in (a, b))
+        alignment = aligned(short, long, (short, long), self._copies)
+        size_bytes = alignment.choose(a.size_bytes.tolist(), b.size_bytes.tolist())
+        lifetime = alignment.extend(
+            a.lifetime.tolist(), b.lifetime.tolist(), lambda slopes: set(slopes.tolist()) <= {0, alignment.length}
+        )
+        return Loading(np.array(size_bytes, dtype=np.int64), lifetime)
 
     def _positions(self, alignment: Alignment, short: list[tuple[int, int]], long: list[tuple[int, int]]) -> np.ndarray:
         """Positions of the result from those within passes."""
