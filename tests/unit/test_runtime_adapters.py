@@ -179,7 +179,8 @@ def test_what_a_qlora_step_holds(precision: str) -> None:
     assert trace.header.parameters == weights + ADAPTERS
     layers, blocks = 2 * LAYERS, LINEARS // 64
     scales = blocks + 4 * -(-(blocks // layers) // 256) * layers  # a byte for 64 weights, fp32 for 256 of those
-    tables = layers * (4 * 16 + 4) + 4 * 256  # NF4's 16 values and an offset a layer; one table for all scales
+    # A layer: NF4's 16 values, an offset, and a copy of the table of scales (quantize_blockwise of bitsandbytes 0.50).
+    tables = layers * (4 * 16 + 4 + 4 * 256)
     others = (weights - LINEARS + ADAPTERS) * (2 if precision == "bf16" else 4)
     assert held_bytes(trace, "parameter") == LINEARS // 2 + scales + tables + others
 
