@@ -31,8 +31,6 @@ FAST = [
     "MLP, accumulated, gradients kept",
     "MLP, adafactor",
     "GPT-2, bf16",
-    "GPT-2, tied words, amp-bf16",
-    "GPT-2, tied words, fp32",
     "LSTM, adam",
     "Llama, bf16, recomputed",
     "encoder, sdpa with a mask",

@@ -99,8 +99,9 @@ class Growth:
         own = math.hypot(self.scatter.error, self.rounds_error, self.scatter.drift * beyond)
         drawn = logs[:, 1:] + rise + own * _normals(len(logs))
         low, high = _quantiles(drawn, weights / DRAWS, (0.05, 0.95))
-        least = min(self.reached, value) * math.exp(-Z90 * self.scatter.error) if beyond else 0.0
-        return Interval(value, max(min(math.exp(low), value), least), max(math.exp(high), value))
+        own_factor = math.exp(Z90 * self.scatter.error)  # each end is at least so far from the value
+        least = min(self.reached, value) / own_factor if beyond else 0.0
+        return Interval(value, max(min(math.exp(low), value / own_factor), least), max(math.exp(high), value * own_factor))
 
     def value_at(self, samples: float) -> float:
         """The likeliest figure at a number of rows."""
