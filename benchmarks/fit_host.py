@@ -23,7 +23,7 @@ from benchmarks.support.launch_bound import LAUNCH_BOUND, LaunchedStep, errors, 
 from gpuwise.cost.host import CAST, CHECKPOINT, calls, host_factor, host_s
 from gpuwise.cost.parameters import parameters
 
-HOST_OVER_KERNELS = 1.3  # by forecast, of steps that the host bounds whatever its kernels take
+HOST_OVER_KERNELS = 1.3  # by forecast, of steps that the host bounds for any time of its kernels
 _CASTS = np.arange(0.2, 0.8, 0.05)
 
 

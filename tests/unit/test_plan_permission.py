@@ -37,22 +37,22 @@ def test_a_smaller_state_is_tried_only_where_it_is_allowed() -> None:
         without = best(Constraints(8), *allowed)
         assert isinstance(without, Forecast)
         assert (without.strategy.offload, without.strategy.optimizer) == ("optimizer", None)
-    found = best(Constraints(8), "8bit-optimizer")
-    assert isinstance(found, Forecast)
-    assert has_headroom(found.memory)
-    assert found.strategy.optimizer == "adamw-8bit"
-    assert list(used(found.strategy, requested=Strategy(), precision=None, global_batch=8)) == ["8bit-optimizer"]
+    best_strategy = best(Constraints(8), "8bit-optimizer")
+    assert isinstance(best_strategy, Forecast)
+    assert has_headroom(best_strategy.memory)
+    assert best_strategy.strategy.optimizer == "adamw-8bit"
+    assert list(used(best_strategy.strategy, requested=Strategy(), precision=None, global_batch=8)) == ["8bit-optimizer"]
 
 
 def test_more_permissions_never_give_a_slower_step() -> None:
     small = StrategySearch(StepPricer(source_of("gpt2").traces()))
     slowest = None
     for names in ((), ("bf16",), ("bf16", "batch"), ("bf16", "batch", "8bit-optimizer")):
-        found = small.best(CARD, Constraints(16, allow=frozenset(names)))
-        assert isinstance(found, Forecast)
-        assert set(used(found.strategy, requested=Strategy(), precision=None, global_batch=16)) <= set(names)
-        assert slowest is None or sample_s(found) <= permission.WORTH * slowest
-        slowest = sample_s(found)
+        best_strategy = small.best(CARD, Constraints(16, allow=frozenset(names)))
+        assert isinstance(best_strategy, Forecast)
+        assert set(used(best_strategy.strategy, requested=Strategy(), precision=None, global_batch=16)) <= set(names)
+        assert slowest is None or sample_s(best_strategy) <= permission.WORTH * slowest
+        slowest = sample_s(best_strategy)
 
 
 def test_without_permission_nothing_else_is_trained() -> None:
@@ -136,11 +136,11 @@ def test_names_are_checked() -> None:
 
 @pytest.mark.parametrize(("name", "optimizer"), [("4bit-optimizer", "adamw-4bit"), ("adafactor", "adafactor")])
 def test_other_optimizers_with_less_state_are_taken_where_they_are_allowed(name: str, optimizer: str) -> None:
-    found = best(Constraints(8), name)
-    assert isinstance(found, Forecast)
-    assert (found.strategy.optimizer, found.strategy.offload) == (optimizer, "none")
-    assert has_headroom(found.memory)
-    assert list(used(found.strategy, requested=Strategy(), precision=None, global_batch=8)) == [name]
+    best_strategy = best(Constraints(8), name)
+    assert isinstance(best_strategy, Forecast)
+    assert (best_strategy.strategy.optimizer, best_strategy.strategy.offload) == (optimizer, "none")
+    assert has_headroom(best_strategy.memory)
+    assert list(used(best_strategy.strategy, requested=Strategy(), precision=None, global_batch=8)) == [name]
     whole = Constraints(64, allow=frozenset([name]))
     assert list(permitted(whole, optimizer="sgd")) == []  # that has no state
 
