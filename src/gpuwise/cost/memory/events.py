@@ -68,8 +68,9 @@ def step_events(trace: Trace, *, blas_workspace_bytes: int = 0, most_micro_batch
     """The events of two optimizer steps in a process that has just built its model.
 
     Storages that exist before the step come first, in the order of their allocation, with what is freed meanwhile where
-    trace.loading shows it; optimizer state is allocated when the optimizer first runs. Each thread that calls cuBLAS (the main thread, and autograd's in backward) allocates a workspace
-    with its first product and keeps it. Storages that outlive a step are freed before the next step.
+    trace.loading shows it; optimizer state is allocated when the optimizer first runs. Each thread that calls cuBLAS (the main
+    thread, and autograd's in backward) allocates a workspace with its first product and keeps it. Storages that outlive a step
+    are freed before the next step.
 
     Arguments:
         blas_workspace_bytes: workspace of one thread; 0 if there is none.
