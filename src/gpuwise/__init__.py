@@ -38,6 +38,7 @@ _HOME = {
     "compare": "gpuwise.api",
     "scale": "gpuwise.api",
     "plan": "gpuwise.api",
+    "serve_plan": "gpuwise.api",
     "Trainer": "gpuwise.api",
     "train": "gpuwise.api",
     "validate": "gpuwise.api",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from gpuwise.api import record as record
     from gpuwise.api import roofline as roofline
     from gpuwise.api import scale as scale
+    from gpuwise.api import serve_plan as serve_plan
     from gpuwise.api import step_timeline as step_timeline
     from gpuwise.api import train as train
     from gpuwise.api import validate as validate

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuwise.api.planning import plan
     from gpuwise.api.recording import record
     from gpuwise.api.scaling import scale
+    from gpuwise.api.serving import serve_plan
     from gpuwise.api.sweeping import sweep
     from gpuwise.api.timelines import step_timeline
     from gpuwise.api.training import Trainer, train
@@ -37,6 +38,7 @@ __getattr__ = lazily(
         "planning": ("plan",),
         "recording": ("record",),
         "scaling": ("scale",),
+        "serving": ("serve_plan",),
         "sweeping": ("sweep",),
         "timelines": ("step_timeline",),
         "training": ("Trainer", "train"),
@@ -60,6 +62,7 @@ __all__ = [
     "record",
     "roofline",
     "scale",
+    "serve_plan",
     "step_timeline",
     "sweep",
     "train",

@@ -23,6 +23,7 @@ VERBS = {
     "fit": "The largest micro-batch on a device, and what each memory technique frees and costs.",
     "compare": "A job on several devices side by side, with the reason for each speed-up.",
     "scale": "A job on ever more devices: throughput, efficiency, cost, and where more stop paying.",
+    "serve-plan": "What serving a language model takes: instances, latencies, dollars.",
     "train": "Run a job on this machine, as planned.",
     "validate": "Forecasts held against real steps on this machine.",
     "measure": "What this machine really does, next to its datasheet.",
@@ -45,7 +46,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        return importlib.import_module(f"gpuwise.cli.{cmd_name}").command
+        return importlib.import_module(f"gpuwise.cli.{cmd_name.replace('-', '_')}").command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from functools import partial
+from inspect import signature
 from types import ModuleType
 from typing import Protocol
 
@@ -91,12 +92,21 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
         seq_len=length,
         learning_rate=1e-4,
         assumptions=guesses,
+        generate=model_generate if kind == "next-token" else None,
+        context_length=_context_length(text),
     )
 
 
 def model_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """The loss that a Hugging Face model computes itself when it is given labels."""
     return model(**batch).loss
+
+
+def model_generate(model: nn.Module, tokens: Tensor, cache: object) -> tuple[Tensor, object]:
+    """One pass over new tokens, with the cache that the model makes itself."""
+    name = "cache" if "cache" in signature(type(model).forward).parameters else "past_key_values"  # before transformers 5.24
+    output = model(input_ids=tokens, use_cache=True, logits_to_keep=1, **{name: cache})
+    return output.logits, getattr(output, name)
 
 
 def _task(transformers: ModuleType, config: HfConfig, reference: str) -> tuple[AutoClass, str]:
@@ -128,7 +138,7 @@ def _build(auto_class: AutoClass, config: HfConfig, reference: str) -> nn.Module
         try:
             return auto_class.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
         except ValueError:  # a model without fused attention
-            return auto_class.from_config(config, dtype=torch.float32)
+            return auto_class.from_config(config, dtype=torch.float32, attn_implementation="eager")
     except Exception as error:
         raise JobError(
             f"hf:{reference} cannot be built from its config: {type(error).__name__}: {error}.",
@@ -136,11 +146,17 @@ def _build(auto_class: AutoClass, config: HfConfig, reference: str) -> nn.Module
         ) from error
 
 
-def _seq_len(text: HfConfig, requested: int | None, name: str) -> int:
+def _context_length(text: HfConfig) -> int | None:
+    """Most positions of a sequence; None where any length runs."""
     # T5 has n_positions as a habit of training: its biases are relative and any length runs.
     longest: int | None = getattr(text, "max_position_embeddings", None)
     if longest and text.model_type in _OFFSET_POSITIONS:
         longest -= 2
+    return longest
+
+
+def _seq_len(text: HfConfig, requested: int | None, name: str) -> int:
+    longest = _context_length(text)
     if requested is None:
         return min(DEFAULT_SEQ_LEN, longest or getattr(text, "n_positions", None) or DEFAULT_SEQ_LEN)
     if longest and requested > longest:

@@ -69,6 +69,10 @@ class Job:
         tensor_parallel_plan: how tensor parallelism splits the model: module path, with * for any one name -> a word of
             `gpuwise.job.parallel.WORDS`, e.g. {"layers.*.mlp.up": "colwise", "layers.*.mlp.down": "rowwise"}. None (the
             default): the plan of a Hugging Face config, or one derived from a forward pass.
+        generate: (model, tokens, cache) -> (logits of each sequence's last token, cache), for new tokens (n, count) of sequences
+            whose earlier tokens are in the cache, which is None at first and any object afterwards. None (the default): the
+            model does not generate.
+        context_length: most tokens of a sequence that it generates. None (the default): no limit.
 
     Raises JobError when a field makes no sense.
     """
@@ -94,6 +98,8 @@ class Job:
     samples_in: Callable[[Batch], int] | None = None
     assumptions: tuple[str | Note, ...] = ()
     tensor_parallel_plan: Mapping[str, str] | None = None
+    generate: Callable[[nn.Module, Tensor, Any], tuple[Tensor, Any]] | None = None
+    context_length: int | None = None
 
     def __post_init__(self) -> None:
         check_functions(vars(self))
@@ -108,7 +114,7 @@ class Job:
                     f"a job's {field} must be a function, got {type(getattr(self, field)).__name__}.",
                     [f"write {field}=lambda ...: ..."],
                 )
-        for field in ("loss", "step", "samples_in", "data", "evaluate"):
+        for field in ("loss", "step", "samples_in", "data", "evaluate", "generate"):
             value = getattr(self, field)
             if value is not None and not callable(value):
                 raise JobError(

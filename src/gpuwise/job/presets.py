@@ -14,6 +14,7 @@ from gpuwise.job.job import Job
 from gpuwise.job.models.alexnet import AlexNet
 from gpuwise.job.models.bert import BERT_SIZES, Bert
 from gpuwise.job.models.dlrm import Dlrm, DlrmConfig, click_batch, click_loss
+from gpuwise.job.models.generation import generate
 from gpuwise.job.models.gpt2 import GPT2_SIZES, Gpt2
 from gpuwise.job.models.language import masked_word_batch, next_token_batch, token_loss, translation_batch
 from gpuwise.job.models.llama import LLAMA_SIZES, Llama
@@ -53,6 +54,7 @@ def preset_job(name: str, *, seq_len: int | None = None, image_size: int | None 
         seq_len=seq_len or info.seq_len,
         image_size=image_size or info.image_size,
         tokens_per_sample=seq_len or info.seq_len,
+        context_length=info.max_seq_len,
         assumptions=info.assumptions(sizes),
     )
 
@@ -81,7 +83,7 @@ def _vit(info: PresetInfo, image_size: int) -> Job:
 def _decoder(configs: Mapping[str, Config], model: Callable[[Config], nn.Module], info: PresetInfo, seq_len: int) -> Job:
     config = configs[info.name]
     batch = partial(next_token_batch, vocabulary=config.vocabulary, seq_len=seq_len)
-    return Job(partial(model, config), batch, token_loss)
+    return Job(partial(model, config), batch, token_loss, generate=generate)
 
 
 def _mixtral(info: PresetInfo, seq_len: int) -> Job:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpuwise.job.models.generation import LayerCache, causal_attention
 from gpuwise.job.models.language import merge_heads, normal_init, split_heads
 
 
@@ -45,16 +47,22 @@ class Gpt2Block(nn.Module):
         self.up = nn.Linear(width, 4 * width)
         self.down = nn.Linear(4 * width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
         q, k, v = (split_heads(t, self.head_dim) for t in self.qkv(self.attention_norm(x)).chunk(3, dim=-1))
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
+        if cache is None:
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
+        else:
+            y = causal_attention(q, *cache.extended(k, v))
         x = x + F.dropout(self.out(merge_heads(y)), self.dropout, self.training)
         y = self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
         return x + F.dropout(y, self.dropout, self.training)
 
 
 class Gpt2(nn.Module):
-    """Tokens (n, seq) -> logits (n, seq, vocabulary). The output matrix is the word embedding."""
+    """Tokens (n, seq) -> logits (n, seq, vocabulary). The output matrix is the word embedding.
+
+    With a cache, one LayerCache a layer, the tokens follow those in it, and the logits are the last token's, (n, vocabulary).
+    """
 
     def __init__(self, config: Gpt2Config | None = None):
         super().__init__()
@@ -74,9 +82,10 @@ class Gpt2(nn.Module):
             if name.endswith(("out.weight", "down.weight")):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * self.config.layers))
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        position = torch.arange(tokens.shape[1], device=tokens.device)
+    def forward(self, tokens: Tensor, cache: Sequence[LayerCache] | None = None) -> Tensor:
+        start = cache[0].tokens if cache else 0
+        position = torch.arange(start, start + tokens.shape[1], device=tokens.device)
         x = F.dropout(self.words(tokens) + self.positions(position), self.config.dropout, self.training)
-        for block in self.layers:
-            x = block(x)
-        return self.head(self.norm(x))
+        for number, block in enumerate(self.layers):
+            x = block(x, cache[number] if cache else None)
+        return self.head(self.norm(x[:, -1] if cache else x))

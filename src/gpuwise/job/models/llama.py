@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpuwise.job.models.generation import LayerCache, causal_attention
 from gpuwise.job.models.language import merge_heads, normal_init, split_heads
 
 
@@ -37,10 +39,11 @@ LLAMA_SIZES = {
 }
 
 
-def rotary_table(seq_len: int, head_dim: int, *, theta: float, device: torch.device) -> Tensor:
-    """Cosines and sines of every position's angles (Su et al. 2021): (2, seq_len, head_dim / 2) in fp32."""
+def rotary_table(seq_len: int, head_dim: int, *, theta: float, device: torch.device, start: int = 0) -> Tensor:
+    """Cosines and sines of the angles of positions from `start` (0 by default) on (Su et al. 2021): (2, seq_len, head_dim / 2)
+    in fp32."""
     frequency = theta ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
-    position = torch.arange(seq_len, device=device, dtype=torch.float32)
+    position = torch.arange(start, start + seq_len, device=device, dtype=torch.float32)
     angle = position[:, None] * frequency
     return torch.stack([angle.cos(), angle.sin()])
 
@@ -63,12 +66,12 @@ class LlamaAttention(nn.Module):
         self.v = nn.Linear(width, kv_heads * self.head_dim, bias=False)
         self.out = nn.Linear(heads * self.head_dim, width, bias=False)
 
-    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rotary: Tensor, cache: LayerCache | None = None) -> Tensor:
         q, k, v = (split_heads(project(x), self.head_dim) for project in (self.q, self.k, self.v))
         q, k = rotate(q, rotary), rotate(k, rotary)
-        shared = q.shape[1] != k.shape[1]
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)
-        return self.out(merge_heads(y))
+        if cache is not None:
+            k, v = cache.extended(k, v)
+        return self.out(merge_heads(causal_attention(q, k, v)))
 
 
 class SwiGlu(nn.Module):
@@ -94,13 +97,16 @@ class LlamaBlock(nn.Module):
         self.mlp_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         self.mlp = mlp
 
-    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotary)
+    def forward(self, x: Tensor, rotary: Tensor, cache: LayerCache | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotary, cache)
         return x + self.mlp(self.mlp_norm(x))
 
 
 class Llama(nn.Module):
-    """Tokens (n, seq) -> logits (n, seq, vocabulary). The rotary table is computed for the length in use."""
+    """Tokens (n, seq) -> logits (n, seq, vocabulary). The rotary table is computed for the length in use.
+
+    With a cache, one LayerCache a layer, the tokens follow those in it, and the logits are the last token's, (n, vocabulary).
+    """
 
     config_class = LlamaConfig
 
@@ -119,10 +125,11 @@ class Llama(nn.Module):
     def init_weights(self) -> None:
         normal_init(self, 0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        config = self.config
-        rotary = rotary_table(tokens.shape[1], config.width // config.heads, theta=config.rope_theta, device=tokens.device)
+    def forward(self, tokens: Tensor, cache: Sequence[LayerCache] | None = None) -> Tensor:
+        config, start = self.config, cache[0].tokens if cache else 0
+        head_dim = config.width // config.heads
+        rotary = rotary_table(tokens.shape[1], head_dim, theta=config.rope_theta, device=tokens.device, start=start)
         x = self.words(tokens)
-        for block in self.layers:
-            x = block(x, rotary)
-        return self.head(self.norm(x))
+        for number, block in enumerate(self.layers):
+            x = block(x, rotary, cache[number] if cache else None)
+        return self.head(self.norm(x[:, -1] if cache else x))

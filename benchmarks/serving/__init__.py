@@ -1,0 +1,1 @@
+"""Serving forecasts against published measurements."""

@@ -1,0 +1,109 @@
+"""Serving forecasts against published runs: fits what engines add to an iteration, and reports the runs that were kept out.
+
+    python -m benchmarks.serving --reference FOLDER [--write]
+
+--write puts the table into docs/serving.md. Fitted: of each engine the runs of one family on some devices (FITTED); all other
+families and devices are kept out. The kernels' figures are those of training and of kernel tables; nothing here moves them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import minimize
+
+from benchmarks.serving.runs import Run, forecast_of, generation_runs, request_runs
+from gpuwise.serving.engines import engines
+from gpuwise.serving.step_time import EngineCosts
+
+FITTED = {
+    "vllm": ("llama-3-8b", ("RTX PRO 6000",)),
+    "vllm-2024": ("llama-2-7b", ("A100 SXM 40GB", "H100 SXM")),
+    "tensorrt-llm": ("llama-2-7b", ("A100 SXM 40GB", "H100 SXM")),
+}
+PAGE = Path("docs/serving.md")
+BEGIN, END = "<!-- accuracy: python -m benchmarks.serving -->", "<!-- end of accuracy -->"
+
+
+def is_fitted(run: Run) -> bool:
+    family, devices = FITTED[run.engine]
+    return run.family == family and run.device in devices
+
+
+def fitted_costs(runs: Sequence[Run]) -> EngineCosts:
+    """What the engine adds, by the median of |log(forecast / measured)| over the fitted runs."""
+    steps = [run.step_time for run in runs]
+
+    def error(x: np.ndarray) -> float:
+        costs = EngineCosts(*(float(v) for v in np.abs(x) / 1e3))
+        errors = [
+            abs(np.log(forecast_of(run.served(step, costs), name) / value))
+            for run, step in zip(runs, steps, strict=True)
+            for name, value in run.measured.items()
+        ]
+        return float(np.mean(errors))
+
+    best = minimize(error, np.array([0.8, 0.02]), method="Nelder-Mead", options={"maxfev": 60, "xatol": 1e-3})
+    return EngineCosts(*(float(v) for v in np.abs(best.x) / 1e3))
+
+
+def rows_of(runs: Sequence[Run], costs: dict[str, EngineCosts]) -> pd.DataFrame:
+    rows = []
+    for run in runs:
+        served = run.served(run.step_time, costs[run.engine])
+        for name, value in run.measured.items():
+            rows.append(
+                {
+                    "table": run.table,
+                    "engine": run.engine,
+                    "device": run.device,
+                    "family": run.family,
+                    "split": "fitted" if is_fitted(run) else "kept out",
+                    "figure": name,
+                    "ratio": forecast_of(served, name) / value,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def table_of(rows: pd.DataFrame, by: Sequence[str]) -> str:
+    lines = [f"| {' | '.join(by)} | rows | median error | 90th percentile | bias | inside the interval |"]
+    lines.append(f"|{' --- |' * len(by)} ---: | ---: | ---: | ---: | ---: |")
+    spreads = {name: engine.spread for name, engine in engines().items()}
+    for key, part in rows.groupby(list(by)):
+        error = (part.ratio - 1).abs()
+        inside = np.mean([spreads[e][0] <= 1 / r <= spreads[e][1] for e, r in zip(part.engine, part.ratio, strict=True)])
+        cells = [f"{len(part):,}", f"{error.median():.1%}", f"{error.quantile(0.9):.1%}"]
+        cells += [f"{part.ratio.median() - 1:+.1%}", f"{inside:.0%}"]
+        lines.append(f"| {' | '.join(key)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reference", type=Path, required=True)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    runs = [*generation_runs(options.reference), *request_runs(options.reference)]
+    costs = {}
+    for engine in FITTED:
+        costs[engine] = fitted_costs([run for run in runs if run.engine == engine and is_fitted(run)])
+        print(f"{engine}: {costs[engine].iteration_s * 1e6:.0f} µs an iteration, {costs[engine].sequence_s * 1e6:.1f} µs a sequence")
+    shipped = {name: engine.costs for name, engine in engines().items()}
+    rows = rows_of(runs, shipped)
+    batches = table_of(rows[rows.table == "generation"], ["engine", "device", "family", "split"])
+    loads = table_of(rows[rows.table == "requests"], ["engine", "device", "family", "split", "figure"])
+    text = f"{batches}\n\n{loads}"
+    print(text)
+    if options.write:
+        page = PAGE.read_text(encoding="utf-8")
+        before, after = page.split(BEGIN)[0], page.split(END)[1]
+        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""serve_plan: what serving a model takes on each of some devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuwise.api.device_names import device_names
+from gpuwise.api.devices import Device, device_of
+from gpuwise.api.sources import job_of
+from gpuwise.cost.memory.device import outside_bytes
+from gpuwise.cost.parameters import parameters
+from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
+from gpuwise.hardware.catalog import Catalog, load_catalog
+from gpuwise.notes import Note
+from gpuwise.notes import serving as notes
+from gpuwise.cost.rates import precisions_of
+from gpuwise.serving.arrivals import parse_rate
+from gpuwise.serving.engines import Engine, engine_of
+from gpuwise.serving.forecast import ServingForecast, ServingRow, cheapest_first, row_of
+from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.lengths import Lengths
+from gpuwise.serving.saturation import Limits
+from gpuwise.serving.step_time import StepTime
+from gpuwise.units import parse_duration
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+    from gpuwise.serving.generation import Generation
+
+INPUT_TOKENS, OUTPUT_TOKENS = 512, 256
+LIMITS = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
+ENGINE = "vllm"
+EXPERTS = "experts"  # the name that models of Hugging Face and ours give the list of experts
+
+
+def serve_plan(
+    job: str | Job,
+    *,
+    on: str | Sequence[str],
+    rate: str,
+    slo: str = "",
+    input: int | None = None,
+    output: int | None = None,
+    spread: float = 1.0,
+    prefix_hits: float = 0.0,
+    engine: str = ENGINE,
+    precision: str = "bf16",
+) -> ServingForecast:
+    """What serving a model that generates text takes: instances, latencies and dollars, on each of some devices.
+
+    Arguments:
+        job: as for `forecast`; its model must generate (Job.generate), as language presets and hf: models do.
+        on: devices, in a list or separated by commas. "h100-sxm:2" is one instance whose layers two devices share.
+        rate: requests of all users, such as "5/s" or "10k/day".
+        slo: limits, such as "ttft=500ms,tpot=50ms,share=0.99": time to first token, time per output token, "latency" of the
+            whole answer, and the share of requests that must stay within them (0.99 by default). None by default.
+        input, output: mean tokens of prompts and answers. None (default) assumes INPUT_TOKENS and OUTPUT_TOKENS.
+        spread: standard deviation of both over their means; 0 for equal requests. Default 1.
+        prefix_hits: share of each prompt that the prefix cache holds. Default 0.
+        engine: of gpuwise.serving.engines. Default "vllm".
+        precision: of weights, cache and arithmetic. Default "bf16".
+
+    A device that cannot serve the model has a row with the reason. Raises InputError, UnknownNameError, JobError or
+    MissingDependencyError.
+    """
+    named = engine_of(engine)
+    rate_per_s, limits = parse_rate(rate), parse_limits(slo)
+    resolved = job_of(job)
+    lengths = Lengths(
+        float(input or INPUT_TOKENS),
+        float(output or OUTPUT_TOKENS),
+        input_variation=spread,
+        output_variation=spread,
+        longest=resolved.context_length,
+    )
+    load = LoadShape(lengths, cached_share=prefix_hits)
+    recordings = _Recordings(resolved, precision)
+    catalog = load_catalog()
+    rows = [
+        _row(text, catalog, recordings, named, load, limits, rate_per_s=rate_per_s) for text in device_names(on)
+    ]
+    if all(row.replicas == 0 for row in rows):
+        raise UnsupportedError(
+            f"none of these devices serves {recordings.job.name}: "
+            + "; ".join(f"{row.device}: {row.reason}" for row in rows[:3]),
+            ["other limits (--slo), or shorter requests (--input, --output)", "devices with more memory, or several (h100-sxm:4)"],
+        )
+    return ServingForecast(
+        job=recordings.job.name,
+        engine=named.name,
+        precision=precision,
+        rate_per_s=rate_per_s,
+        lengths={"input_tokens": lengths.input_tokens, "output_tokens": lengths.output_tokens, "spread": spread},
+        limits=limits,
+        rows=cheapest_first(rows),
+        assumption_notes=(
+            *_assumed(named, input=input, output=output, spread=spread, prefix_hits=prefix_hits),
+            *((notes.balanced_experts(),) if recordings.has_experts else ()),
+        ),
+    )
+
+
+def parse_limits(text: str) -> Limits:
+    """The limits of "ttft=500ms,tpot=50ms,share=0.95"; InputError for anything else."""
+    values: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = part.partition("=")
+        if name not in (*LIMITS, "share") or not equals:
+            raise InputError(f"{part!r} is not a limit.", ["write ttft=500ms,tpot=50ms,latency=10s,share=0.99, or some of them"])
+        values[LIMITS.get(name, name)] = _share(value) if name == "share" else parse_latency(value)
+    return Limits(**values)
+
+
+def parse_latency(text: str) -> float:
+    """Seconds, from "500ms", "1.5s" or a duration with another unit."""
+    plain = text.strip()
+    if plain.endswith("ms"):
+        try:
+            milliseconds = float(plain[:-2])
+        except ValueError:
+            raise InputError(f"{text!r} is not a latency.", ["write 500ms or 1.5s"]) from None
+        if not 0 < milliseconds < 1e9:
+            raise InputError(f"a latency must be above 0 ms, got {text!r}.")
+        return milliseconds / 1e3
+    return parse_duration(plain)
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise InputError(f"{text!r} is not a share.", ["write share=0.99 or share=99%"]) from None
+
+
+@dataclass
+class _Recordings:
+    """How the job's model generates, recorded once for each kind of device and number of devices that share its layers."""
+
+    job: Job
+    precision: str
+
+    def __post_init__(self) -> None:
+        self._kept: dict[tuple[str, int], Generation] = {}
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether a recorded model is a mixture of experts, by the names of its modules."""
+        return any(EXPERTS in path.split(".") for kept in self._kept.values() for path in kept.tokens.modules)
+
+    def of(self, device: Device) -> Generation:
+        from gpuwise.tracing.generation import record_generation
+
+        key = device.target, device.devices
+        if key not in self._kept:
+            self._kept[key] = record_generation(
+                self.job, precision=self.precision, tp=device.devices, target=device.target, longest=self.job.context_length
+            )
+        return self._kept[key]
+
+
+def _row(
+    text: str,
+    catalog: Catalog,
+    recordings: _Recordings,
+    engine: Engine,
+    load: LoadShape,
+    limits: Limits,
+    *,
+    rate_per_s: float,
+) -> ServingRow:
+    device = device_of(text, catalog)
+    name = device.cluster.name
+    try:
+        _check(device, recordings.precision)
+        generation = recordings.of(device)
+        capacity = device.cluster.capacity_bytes
+        assert capacity is not None
+        longest = round(load.lengths.input_tokens + load.lengths.output_tokens)
+        policy = engine.policy(
+            generation,
+            capacity_bytes=capacity,
+            outside_bytes=outside_bytes(device.cluster, parameters()),
+            longest=longest,
+        )
+        step = StepTime(generation, device.cluster, costs=engine.costs, most_tokens=policy.batched_tokens + policy.sequences)
+        return row_of(
+            name,
+            Instance(step, policy, engine.spread),
+            load,
+            limits,
+            rate_per_s=rate_per_s,
+            weight_bytes=generation.weight_bytes,
+            usd_per_hour=device.usd_per_hour,
+        )
+    except GpuwiseError as error:
+        if error.code in ("bad-job", "missing-dependency"):
+            raise
+        return ServingRow(name, reason=error.what)
+
+
+def _check(device: Device, precision: str) -> None:
+    if device.chip.kind == "cpu":
+        raise UnsupportedError("iterations of an engine on a CPU have no figures yet")
+    if device.machines > 1:
+        raise UnsupportedError("an instance across machines has no figures yet")
+    if precision not in precisions_of(device.chip):
+        raise UnsupportedError(f"{device.chip.id} does not compute in {precision}")
+    if device.cluster.capacity_bytes is None:
+        raise UnsupportedError(f"the memory of {device.chip.id} is unknown")
+
+
+def _assumed(
+    engine: Engine, *, input: int | None, output: int | None, spread: float, prefix_hits: float
+) -> tuple[Note, ...]:
+    costs = engine.costs
+    return (
+        *((notes.assumed_input_tokens(tokens=INPUT_TOKENS),) if input is None else ()),
+        *((notes.assumed_output_tokens(tokens=OUTPUT_TOKENS),) if output is None else ()),
+        notes.spread_of_lengths(variation=spread),
+        notes.poisson_arrivals(),
+        *(() if prefix_hits else (notes.no_prefix_cache(),)),
+        notes.engine_figures(
+            engine=engine.name,
+            versions=engine.versions,
+            iteration_ms=1e3 * costs.iteration_s,
+            sequence_ms=1e3 * costs.sequence_s,
+        ),
+    )

@@ -1,0 +1,50 @@
+"""Notes on serving: what is assumed of requests, of the engine, and of its memory."""
+
+from __future__ import annotations
+
+from gpuwise.notes.note import kind_of_note
+
+
+@kind_of_note(flag="--input")
+def assumed_input_tokens(*, tokens: int) -> str:
+    """The mean length of prompts was not named."""
+    return f"assumed prompts of {tokens:,} tokens on average; --input changes it"
+
+
+@kind_of_note(flag="--output")
+def assumed_output_tokens(*, tokens: int) -> str:
+    """The mean length of answers was not named."""
+    return f"assumed answers of {tokens:,} tokens on average; --output changes it"
+
+
+@kind_of_note(flag="--spread")
+def spread_of_lengths(*, variation: float) -> str:
+    """How prompts and answers differ in length. variation: standard deviation over mean."""
+    return f"lengths are log-normal, their standard deviation {variation:g} times their mean; --spread changes it"
+
+
+@kind_of_note()
+def poisson_arrivals() -> str:
+    """When requests arrive."""
+    return "requests arrive independently of each other (Poisson), and reach replicas in turn"
+
+
+@kind_of_note(flag="--engine")
+def engine_figures(*, engine: str, versions: str, iteration_ms: float, sequence_ms: float) -> str:
+    """What the engine adds to the kernels of an iteration: milliseconds, and milliseconds a running sequence."""
+    each = f" and {sequence_ms:.3g} ms a running sequence" if sequence_ms else ""
+    return f"{engine} {versions}: {iteration_ms:.3g} ms an iteration{each} beside its kernels; --engine changes it"
+
+
+@kind_of_note(flag="--prefix-hits")
+def no_prefix_cache() -> str:
+    """No prompt shares its beginning with another one."""
+    return "no prompt's beginning is in the prefix cache; --prefix-hits changes it"
+
+
+@kind_of_note()
+def balanced_experts() -> str:
+    """A mixture of experts is forecast as if every expert ran in every pass."""
+    return (
+        "all experts are read in every iteration: with few sequences fewer are needed, and real iterations are faster than this"
+    )

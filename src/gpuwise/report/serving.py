@@ -1,0 +1,87 @@
+"""A ServingForecast as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpuwise.cost.forecast import Interval
+from gpuwise.report.parts import UNKNOWN, TextTable, columns, notes, percent
+from gpuwise.serving.forecast import ServingForecast, ServingRow
+from gpuwise.serving.saturation import Limits
+from gpuwise.units import format_usd
+
+_LEFT = ("instance",)
+
+
+def serving_report(forecast: ServingForecast) -> Group:
+    """A table with one row per kind of instance, cheapest first; then what is assumed."""
+    served = [row for row in forecast.rows if row.replicas]
+    parts: list[RenderableType] = [
+        Text(f"{forecast.job} in {forecast.precision} at {_rate(forecast.rate_per_s)}{_limits(forecast.limits)}", style="bold"),
+        Text(""),
+        _table(served),
+    ]
+    parts += notes("no answer", [f"{row.device}: {row.reason}" for row in forecast.rows if not row.replicas])
+    parts += notes("assumed", forecast.assumptions)
+    return Group(*parts)
+
+
+def _table(rows: Sequence[ServingRow]) -> TextTable:
+    groups = [
+        ["instance", "how many", "busy"],
+        ["one serves"],
+        ["first token p50", "p99"],
+        ["a token p50", "p99 "],
+        ["$ a month", "$ a million written"],
+    ]
+    headers = [header for group in groups for header in group]
+    return columns(
+        headers,
+        [_row(row) for row in rows],
+        right=[header for header in headers if header not in _LEFT],
+        wide="instance",
+        narrow=groups,
+    )
+
+
+def _row(row: ServingRow) -> list[str]:
+    first, token = row.latency["ttft_s"], row.latency["tpot_s"]
+    return [
+        row.device,
+        f"{row.replicas:,}",
+        percent(row.utilisation),
+        _rate(row.saturation_rate),
+        _latency(first.p50),
+        _latency(first.p99),
+        _latency(token.p50),
+        _latency(token.p99),
+        UNKNOWN if row.usd_per_month is None else format_usd(row.usd_per_month),
+        UNKNOWN if row.usd_per_million_output is None else format_usd(row.usd_per_million_output),
+    ]
+
+
+def _latency(interval: Interval) -> str:
+    """A latency with the ends of its interval."""
+    if not isfinite(interval.value):
+        return UNKNOWN
+    return f"{_seconds(interval.value)} ({_seconds(interval.low)} to {_seconds(interval.high)})"
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:,.3g} ms" if value < 1 else f"{value:,.3g} s"
+
+
+def _rate(rate_per_s: float) -> str:
+    if rate_per_s >= 0.1:
+        return f"{rate_per_s:,.3g}/s"
+    return f"{rate_per_s * 3600:,.3g}/h"
+
+
+def _limits(limits: Limits) -> str:
+    named = {"first token": limits.ttft_s, "a token": limits.tpot_s, "an answer": limits.latency_s}
+    words = [f"{name} within {_seconds(value)}" for name, value in named.items() if isfinite(value)]
+    return f", {', '.join(words)} for {percent(limits.share)} of requests" if words else ""

@@ -1,0 +1,119 @@
+"""Engines: how each forms its batches by default, and what it adds to the kernels of an iteration."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from gpuwise.errors import InputError, unknown_name
+from gpuwise.serving.generation import Generation
+from gpuwise.serving.policy import BatchingPolicy
+from gpuwise.serving.step_time import EngineCosts
+
+GRAPHS_BYTES = 500_000_000  # of captured CUDA graphs with their pools: 0.3 to 0.8 GB in logs of vLLM 0.6 to 0.19
+LOGIT_BYTES = 8  # of a logit of each sequence, in fp32, and its copy that sampling sorts
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An inference engine with its defaults.
+
+    Attributes:
+        name: name on the command line.
+        versions: versions that the figures are of.
+        source: where they come from.
+        batched_tokens, sequences, block_tokens, chunked: see BatchingPolicy.
+        memory_share: share of the device's memory that the engine takes.
+        costs: what it adds to an iteration.
+        spread: low and high of measured over forecast times of iterations; 90 % of runs lie between.
+    """
+
+    name: str
+    versions: str
+    source: str
+    batched_tokens: int
+    sequences: int
+    block_tokens: int
+    chunked: bool
+    memory_share: float
+    costs: EngineCosts
+    spread: tuple[float, float]
+
+    def policy(
+        self,
+        generation: Generation,
+        *,
+        capacity_bytes: int,
+        outside_bytes: int,
+        longest: int,
+        sequences: int | None = None,
+        queue: int | None = None,
+    ) -> BatchingPolicy:
+        """How the engine serves a model on a device.
+
+        Arguments:
+            capacity_bytes: memory of the device.
+            outside_bytes: memory that the driver and communicators take.
+            longest: tokens of the longest request, of which one must fit.
+            sequences: most sequences at once; None (default) for the engine's own.
+            queue: see BatchingPolicy.
+
+        Raises InputError where the weights, or one request, do not fit.
+        """
+        sequences = sequences or self.sequences
+        beside = generation.activation_bytes_per_token * self.batched_tokens + GRAPHS_BYTES + outside_bytes
+        beside += sequences * generation.vocabulary * LOGIT_BYTES
+        free = int(self.memory_share * capacity_bytes) - generation.weight_bytes - beside
+        needed = generation.cache_bytes(longest)
+        if free < needed:
+            raise InputError(
+                f"{generation.weight_bytes / 1e9:,.1f} GB of weights, {beside / 1e9:,.1f} GB beside them and {needed / 1e9:,.2f} GB for "
+                f"one request of {longest:,} tokens are more than {self.memory_share:.0%} of the device's "
+                f"{capacity_bytes / 1e9:,.1f} GB.",
+                ["a device with more memory, or more of them (--tp)", "shorter requests"],
+            )
+        return BatchingPolicy(
+            batched_tokens=self.batched_tokens,
+            sequences=sequences,
+            cache_tokens=_tokens_in(generation, free),
+            block_tokens=self.block_tokens,
+            chunked=self.chunked,
+            queue=queue,
+        )
+
+
+def _tokens_in(generation: Generation, free_bytes: int) -> int:
+    """Tokens whose cache fits. A model whose state does not grow is limited by its sequences alone."""
+    if generation.cache_bytes_per_token <= 0:
+        return 1 << 40
+    return max(free_bytes // generation.cache_bytes_per_token, 0)
+
+
+@cache
+def engines() -> dict[str, Engine]:
+    """The engines by name."""
+    table = tomllib.loads(files("gpuwise.serving").joinpath("data", "engines.toml").read_text(encoding="utf-8"))
+    return {
+        name: Engine(
+            name=name,
+            versions=row["versions"],
+            source=row["source"],
+            batched_tokens=row["batched_tokens"],
+            sequences=row["sequences"],
+            block_tokens=row["block_tokens"],
+            chunked=row["chunked"],
+            memory_share=row["memory_share"],
+            costs=EngineCosts(iteration_s=row["iteration_us"] / 1e6, sequence_s=row["sequence_us"] / 1e6),
+            spread=(row["spread"][0], row["spread"][1]),
+        )
+        for name, row in table.items()
+    }
+
+
+def engine_of(name: str) -> Engine:
+    """The engine of that name; UnknownNameError where there is none."""
+    if name not in engines():
+        raise unknown_name("engine", name, list(engines()), listing="docs/serving.md")
+    return engines()[name]

@@ -1,0 +1,166 @@
+"""ServingForecast: what serving a model takes on each of some devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import ceil, isfinite
+
+import numpy as np
+
+from gpuwise.notes import Note, sentences, to_dicts
+from gpuwise.printed import Printed
+from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
+from gpuwise.serving.saturation import Limits
+
+HOURS_A_MONTH = 730.5  # 365.25 days of 24 hours, over 12
+MOST_SHARE = 0.95  # of the saturation rate that a replica is given: beyond it the tail of waiting depends on luck
+
+
+@dataclass(frozen=True)
+class ServingRow:
+    """A model on one kind of instance.
+
+    Attributes:
+        device: devices of one instance, as on the command line.
+        replicas: instances that the rate takes; 0 where none serves it.
+        saturation_rate: highest rate of one instance within the limits, requests a second.
+        alone_ttft_s, alone_latency_s: of the mean request with nobody else there.
+        latency: percentiles by name: "ttft_s", "tpot_s", "latency_s"; empty where no instance serves the rate.
+        share_within: share of requests within all limits.
+        utilisation: share of the time in which an instance's model runs.
+        cache_tokens: tokens that the cache of one instance holds.
+        weight_bytes: bytes of weights on one device.
+        usd_per_hour: of all replicas; None without a price.
+        usd_per_million_output: dollars for a million written tokens, prompts included, idle time included; None without a price.
+        reason: why there is no answer, or "".
+    """
+
+    device: str
+    replicas: int = 0
+    saturation_rate: float = 0.0
+    alone_ttft_s: float = float("nan")
+    alone_latency_s: float = float("nan")
+    latency: dict[str, Latency] = field(default_factory=dict)
+    share_within: float = 0.0
+    utilisation: float = 0.0
+    cache_tokens: int = 0
+    weight_bytes: int = 0
+    usd_per_hour: float | None = None
+    usd_per_million_output: float | None = None
+    reason: str = ""
+
+    @property
+    def usd_per_month(self) -> float | None:
+        """Dollars a month, all replicas running all the time."""
+        return None if self.usd_per_hour is None else self.usd_per_hour * HOURS_A_MONTH
+
+    def to_dict(self) -> dict[str, object]:
+        known = {name: value if not isinstance(value, float) or isfinite(value) else None for name, value in asdict(self).items()}
+        return {**known, "usd_per_month": self.usd_per_month}
+
+
+@dataclass(frozen=True, repr=False)
+class ServingForecast(Printed):
+    """What serving takes, cheapest first; devices without an answer last.
+
+    Attributes:
+        job: name of the job.
+        engine: name of the engine, with the versions its figures are of.
+        rate_per_s: requests a second of all users.
+        rows: one a device.
+    """
+
+    job: str
+    engine: str
+    precision: str
+    rate_per_s: float
+    lengths: dict[str, object]
+    limits: Limits
+    rows: tuple[ServingRow, ...]
+    assumption_notes: tuple[Note, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions as sentences."""
+        return sentences(self.assumption_notes)
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON contract of `gpuwise serve-plan --json`."""
+        limits = {name: value if isfinite(value) else None for name, value in asdict(self.limits).items()}
+        return {
+            "job": self.job,
+            "engine": self.engine,
+            "precision": self.precision,
+            "rate_per_s": self.rate_per_s,
+            "lengths": self.lengths,
+            "limits": limits,
+            "rows": [row.to_dict() for row in self.rows],
+            "assumptions": list(self.assumptions),
+            "assumption_notes": to_dicts(self.assumption_notes),
+        }
+
+
+def row_of(
+    device: str,
+    instance: Instance,
+    load: LoadShape,
+    limits: Limits,
+    *,
+    rate_per_s: float,
+    weight_bytes: int,
+    usd_per_hour: float | None,
+) -> ServingRow:
+    """The row of a device.
+
+    Arguments:
+        usd_per_hour: of one instance.
+
+    Users reach replicas in turn, so each sees a Poisson load of its share of the rate; a replica is given at most
+    MOST_SHARE of what it serves within the limits.
+    """
+    ttft_s, latency_s = instance.alone_s(load)
+    base = ServingRow(
+        device,
+        alone_ttft_s=ttft_s,
+        alone_latency_s=latency_s,
+        cache_tokens=instance.policy.cache_tokens,
+        weight_bytes=weight_bytes,
+    )
+    saturation = instance.saturation_rate(load, limits)
+    if saturation == 0:
+        return replace(base, reason=_floor(instance, load, limits))
+    replicas = max(1, ceil(rate_per_s / (MOST_SHARE * saturation)))
+    at_rate = load.at(rate_per_s / replicas)
+    served = instance.served(at_rate)
+    usd = None if usd_per_hour is None else usd_per_hour * replicas
+    written_per_s = rate_per_s * float(np.mean(at_rate.output_tokens))
+    return replace(
+        base,
+        replicas=replicas,
+        saturation_rate=saturation,
+        latency=latencies(instance, at_rate),
+        share_within=served.share_within(ttft_s=limits.ttft_s, tpot_s=limits.tpot_s, latency_s=limits.latency_s),
+        utilisation=served.utilisation,
+        usd_per_hour=usd,
+        usd_per_million_output=None if usd is None else usd / 3600 / written_per_s * 1e6,
+    )
+
+
+def _floor(instance: Instance, load: LoadShape, limits: Limits) -> str:
+    """Which limit one request alone exceeds."""
+    ttft_s, latency_s = instance.alone_s(load)
+    gaps = max(1.0, load.lengths.output_tokens - 1)
+    alone = {"ttft": (ttft_s, limits.ttft_s), "tpot": ((latency_s - ttft_s) / gaps, limits.tpot_s)}
+    alone["latency"] = (latency_s, limits.latency_s)
+    for name, (value, limit) in alone.items():
+        if value > limit:
+            return f"{name} of one request alone is {value * 1e3:,.3g} ms; the limit is {limit * 1e3:,.3g} ms"
+    return "too few requests stay within the limits at any rate, since some are longer than the mean"
+
+
+def cheapest_first(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:
+    """Rows with a price first, by dollars; then those without; then those that do not serve the rate."""
+    return tuple(
+        sorted(rows, key=lambda row: (row.replicas == 0, row.usd_per_hour is None, row.usd_per_hour or 0.0, row.replicas))
+    )

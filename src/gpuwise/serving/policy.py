@@ -1,0 +1,49 @@
+"""BatchingPolicy: how an engine forms its iterations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.errors import InputError
+
+
+@dataclass(frozen=True)
+class BatchingPolicy:
+    """Continuous batching over a paged cache.
+
+    Attributes:
+        batched_tokens: most new tokens of an iteration, those of decoding sequences included.
+        sequences: most sequences that run at once.
+        cache_tokens: tokens whose keys and values fit into memory.
+        block_tokens: tokens of a block of the cache; 16 by default.
+        chunked: whether an iteration mixes a part of a prompt with decoding (the default). If False, waiting prompts run
+            first, whole and alone, and decoding waits for them.
+        queue: most requests that wait; one more is turned away. None (default) for no limit.
+    """
+
+    batched_tokens: int
+    sequences: int
+    cache_tokens: int
+    block_tokens: int = 16
+    chunked: bool = True
+    queue: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.batched_tokens, self.sequences, self.block_tokens) < 1:
+            raise InputError("An engine must take at least one token, one sequence and blocks of one token.")
+        if self.cache_tokens < self.block_tokens:
+            raise InputError(
+                f"The cache holds {self.cache_tokens:,} tokens, less than one block of {self.block_tokens}.",
+                ["take a device with more memory", "store weights or cache in fewer bits"],
+            )
+        if self.queue is not None and self.queue < 0:
+            raise InputError("A queue holds 0 requests or more.")
+
+    @property
+    def blocks(self) -> int:
+        """Whole blocks of the cache."""
+        return self.cache_tokens // self.block_tokens
+
+    def blocks_of(self, tokens: int) -> int:
+        """Blocks that the keys and values of `tokens` tokens take."""
+        return -(-tokens // self.block_tokens)

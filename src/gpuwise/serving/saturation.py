@@ -1,0 +1,68 @@
+"""The highest rate of requests that an instance serves within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuwise.errors import InputError
+from gpuwise.serving.served import Served
+
+STEPS = 12  # halvings of the ratio between a rate that holds and one that does not: 2 ** (1 / 2 ** 12) is 0.02 %
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What users accept.
+
+    Attributes:
+        ttft_s: time to first token; for a model without a cache the whole answer.
+        tpot_s: time per output token after the first.
+        latency_s: from the arrival to the last token.
+        share: of all requests that must stay within all three; 0.99 by default.
+    """
+
+    ttft_s: float = np.inf
+    tpot_s: float = np.inf
+    latency_s: float = np.inf
+    share: float = 0.99
+
+    def __post_init__(self) -> None:
+        if min(self.ttft_s, self.tpot_s, self.latency_s) <= 0 or not 0 < self.share <= 1:
+            raise InputError("Limits of latency must be above 0 s, and the share within them above 0 and at most 1.")
+
+    def hold(self, served: Served) -> bool:
+        """Whether enough requests stayed within the limits."""
+        return served.share_within(ttft_s=self.ttft_s, tpot_s=self.tpot_s, latency_s=self.latency_s) >= self.share
+
+
+def saturation_rate(served_at: Callable[[float], Served], limits: Limits, *, start: float, highest: float = 1e6) -> float:
+    """The highest rate, in requests a second, at which the limits hold; 0.0 where they hold at none.
+
+    Arguments:
+        served_at: serves a load at a rate. The same requests in the same order at every rate, so that only the rate differs.
+        start: rate from which the search doubles or halves.
+        highest: rate beyond which nothing is tried; it is returned where the limits hold there, too.
+    """
+    low, high = 0.0, np.inf
+    rate = start
+    while not (low and np.isfinite(high)):
+        if limits.hold(served_at(rate)):
+            low = rate
+            if rate >= highest:
+                return highest
+            rate = min(rate * 2, highest)
+        else:
+            high = rate
+            rate /= 2
+            if rate < start * 2.0**-30:
+                return 0.0
+    for _ in range(STEPS):
+        middle = float(np.sqrt(low * high))
+        if limits.hold(served_at(middle)):
+            low = middle
+        else:
+            high = middle
+    return low

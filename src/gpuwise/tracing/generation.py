@@ -1,0 +1,307 @@
+"""record_generation: how a causal model reads new tokens beside those in its cache, recorded on the virtual accelerator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
+
+from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
+from gpuwise.errors import GpuwiseError, JobError
+from gpuwise.job import Job
+from gpuwise.runtime.build.program import Program, build
+from gpuwise.serving.generation import AttentionLayers, Generation
+from gpuwise.strategy import Strategy
+from gpuwise.strategy.mesh import Mesh
+from gpuwise.trace import Axis, Trace, TraceFamily, build_family
+from gpuwise.trace.memory import live_bytes
+from gpuwise.trace.parallel.recorded_rows import RecordedStep
+from gpuwise.trace.parallel.repeat import repeated
+from gpuwise.trace.tables import COLUMNS, KINDS
+from gpuwise.tracing import accelerator
+from gpuwise.tracing.assemble import to_trace
+from gpuwise.tracing.environment import DEVICES, environment
+from gpuwise.tracing.few_blocks import few_blocks
+from gpuwise.tracing.recorder import Recorder
+from gpuwise.tracing.refusals import explained
+from gpuwise.tracing.world import fake_world
+
+SEQUENCES = Axis("micro_batch", start=2, step=1, degree=1)
+NEW_TOKENS = Axis("new_tokens", start=16, step=16, degree=2)  # within the chunks of scans, which take 64 tokens and more
+Point = tuple[int, int, int]  # sequences, new tokens of each, tokens in the cache of each
+PAST = (24, 32)  # tokens in the cache of the two recordings whose difference is what one token adds
+FAR = 1 << 20  # tokens beyond any window; a recording holds no memory
+
+
+def record_generation(
+    job: Job, *, precision: str = "bf16", tp: int = 1, target: str = "accelerator", longest: int | None = None
+) -> Generation:
+    """Records how the job's model generates.
+
+    Arguments:
+        precision: of weights and arithmetic.
+        tp: devices that share every layer (tensor parallelism); the first of them is recorded.
+        target: as for gpuwise.tracing.record.
+        longest: most tokens of a sequence. None (default): the job's own limit is unknown, or there is none.
+
+    Raises JobError where the job cannot generate, or its attention is not one fused operator.
+    """
+    if job.generate is None:
+        raise JobError(
+            f"{job.name or 'the job'} cannot generate: gpuwise does not know its cache of keys and values.",
+            [
+                "write Job(generate=lambda model, tokens, cache: (logits, cache)), where cache is None at first",
+                "forecast one forward pass: gpuwise forecast JOB --mode infer",
+            ],
+        )
+    strategy = Strategy(precision=precision, micro_batch=1, mode="infer", mesh=Mesh(tp=tp))
+    grid = list(product(SEQUENCES.points, NEW_TOKENS.points))
+    decoding = [(n, 1, past) for n in SEQUENCES.points for past in PAST]
+    far = None if longest is None else min(FAR, longest - 1)
+    far_away = [(SEQUENCES.start, 1, far)] if far is not None and far > max(PAST) else []
+    points = [*((n, new, 0) for n, new in grid), *decoding, *far_away]
+    recorded = _repeated(job, strategy, target, points) or _recorded(job, strategy, target, points)
+    traces, cache_bytes = recorded.traces, recorded.cache_bytes
+    family = build_family(
+        {point: traces[(*point, 0)] for point in grid}, (SEQUENCES, NEW_TOKENS), {"micro_batch": 1, "new_tokens": 16}
+    )
+    if family is None:
+        raise JobError(
+            f"{job.name or 'the job'} runs other operations on prompts of other lengths, which gpuwise cannot follow yet."
+        )
+    per_token, per_sequence = _split(family)
+    a, b = (traces[SEQUENCES.start, 1, past] for past in PAST)
+    layers = _attention_layers(
+        a,
+        b,
+        traces[far_away[0]] if far_away else None,
+        past=(*PAST, far or 0),
+        cache_bytes_per_token=_growth(cache_bytes),
+    )
+    return Generation(
+        tokens=_of(family, per_token),
+        head=_of(family, per_sequence),
+        attention=layers,
+        weight_bytes=recorded.weight_bytes,
+        cache_bytes_per_token=_growth(cache_bytes),
+        cache_bytes_per_sequence=_constant(cache_bytes),
+        activation_bytes_per_token=_activation(*(traces[SEQUENCES.start, new, 0] for new in NEW_TOKENS.points[:2])),
+        longest=longest,
+    )
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """Recordings of one program.
+
+    Attributes:
+        traces: by sequences, new tokens, and tokens in the cache of each sequence.
+        cache_bytes: bytes of the cache by sequences and tokens of each.
+        weight_bytes: bytes of parameters and buffers.
+    """
+
+    traces: dict[Point, Trace]
+    cache_bytes: dict[tuple[int, int], int]
+    weight_bytes: int
+
+
+def _repeated(job: Job, strategy: Strategy, target: str, points: Sequence[Point]) -> _Recorded | None:
+    """The recordings, from those of a few of the model's blocks; None where they do not show the others."""
+    few = few_blocks(job, strategy)
+    if few is None:
+        return None
+    try:
+        short, long = (_recorded(few.job(job, count), strategy, target, points) for count in (few.short, few.long))
+    except GpuwiseError:  # recorded with all its blocks, the job raises the error that its user is to read
+        return None
+    more = few.blocks - few.short
+    traces: dict[Point, Trace] = {}
+    for point in points:
+        a, b = (RecordedStep(recorded.traces[point], {}, ()) for recorded in (short, long))
+        whole = repeated(a, b, blocks=few.blocks, container=few.container)
+        if whole is None:
+            return None
+        traces[point] = whole.trace
+    return _Recorded(
+        traces,
+        {key: size + more * (long.cache_bytes[key] - size) for key, size in short.cache_bytes.items()},
+        short.weight_bytes + more * (long.weight_bytes - short.weight_bytes),
+    )
+
+
+def _recorded(job: Job, strategy: Strategy, target: str, points: Iterable[Point]) -> _Recorded:
+    accelerator.problem()
+    device, mesh = DEVICES[target], strategy.mesh
+    traces: dict[Point, Trace] = {}
+    cache_bytes: dict[tuple[int, int], int] = {}
+    with fake_world(mesh, 0, device) as world, environment(target), Recorder(device, mesh) as recorder:
+        try:
+            program = build(job, strategy, device, world)
+            recorder.storages.end_loading()
+            recorder.modules.watch(program.model)
+            with torch.no_grad():
+                for sequences, new, past in points:
+                    recorder.paused = True
+                    cache = _read(program, _tokens(sequences, past, device), None)[1] if past else None
+                    if past:
+                        cache_bytes[sequences, past] = _bytes_of(_tensors(cache))
+                    tokens = _tokens(sequences, new, device)
+                    recorder.paused = False
+                    recorder.start()
+                    recorder.receive({"tokens": tokens})
+                    _read(program, tokens, cache)
+                    trace = to_trace(job, strategy.but(micro_batch=sequences), program, recorder, target=target, identity="")
+                    sizes = {"micro_batch": sequences, "new_tokens": new, "past_tokens": past}
+                    traces[sequences, new, past] = replace(trace, header=replace(trace.header, sizes=sizes))
+        except Exception as error:  # the user's model may raise anything
+            raise explained(error, job.name) from error
+        weight_bytes = _bytes_of([*program.model.parameters(), *program.model.buffers()])
+    return _Recorded(traces, cache_bytes, weight_bytes)
+
+
+def _read(program: Program, tokens: Tensor, cache: object) -> tuple[Tensor, object]:
+    assert program.job.generate is not None
+    return program.job.generate(program.model, tokens, cache)
+
+
+def _tokens(sequences: int, count: int, device: str) -> Tensor:
+    return torch.zeros((sequences, count), dtype=torch.long, device=device)
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes of tensors, of this device's parts where several share one; tied ones count once."""
+    parts = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    return sum({part.untyped_storage()._cdata: part.numel() * part.element_size() for part in parts}.values())
+
+
+def _tensors(cache: object) -> list[Tensor]:
+    """The tensors of a cache, whatever holds them."""
+    found: dict[int, Tensor] = {}
+    seen: set[int] = set()
+
+    def visit(value: object) -> None:
+        if isinstance(value, Tensor):
+            found[id(value)] = value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            for leaf in tree_leaves(value):
+                if leaf is not value:
+                    visit(leaf)
+            for inner in getattr(value, "__dict__", {}).values():
+                visit(inner)
+
+    visit(cache)
+    return list(found.values())
+
+
+def _split(family: TraceFamily) -> tuple[np.ndarray, np.ndarray]:
+    """Which operations run for each token or once a pass, and which once a sequence, attention apart. Shape (operations,)."""
+    operations = family.operations
+    terms = operations.values.reshape(len(operations), operations.values.shape[1], SEQUENCES.degree + 1, NEW_TOKENS.degree + 1)
+    with_tokens = np.any(terms[..., 1:] != 0, axis=(1, 2, 3))
+    squares = np.any(terms[..., 2:] != 0, axis=(1, 2, 3))  # masks of a prompt, which engines do not make
+    with_sequences = np.any(terms[:, :, 1:, :] != 0, axis=(1, 2, 3))
+    attention = operations.kind == KINDS.index("attention")
+    return ~attention & ~squares & (with_tokens | ~with_sequences), ~attention & ~with_tokens & with_sequences
+
+
+def _of(family: TraceFamily, chosen: np.ndarray) -> TraceFamily:
+    """The family of the chosen operations alone."""
+    at = chosen[family.sequence.operation]
+    sequence = replace(
+        family.sequence,
+        operation=family.sequence.operation[at],
+        module=family.sequence.module[at],
+        phase=family.sequence.phase[at],
+        micro_step=family.sequence.micro_step[at],
+        stream=family.sequence.stream[at],
+    )
+    none = np.zeros(len(family.storages), dtype=bool)
+    storages = replace(
+        family.storages, **{name: getattr(family.storages, name)[none] for name in ("size_bytes", "category", "module", "born", "died", "stream")}
+    )
+    return replace(family, sequence=sequence, storages=storages)
+
+
+def _attention_layers(
+    near: Trace, next_to: Trace, far: Trace | None, *, past: tuple[int, int, int], cache_bytes_per_token: int
+) -> tuple[AttentionLayers, ...]:
+    """The attention layers, from recordings of one new token with fewer, more and very many tokens in the cache.
+
+    A layer reads what the cache holds for it. What the operator reads may be more (keys repeated for each query head) or
+    wider (latent keys, which engines multiply without widening them): the layers share the cache in its proportions.
+    """
+    sequences = near.header.sizes["micro_batch"]
+    rows = [_attention_positions(trace) for trace in (near, next_to, *([far] if far else []))]
+    if len({len(positions) for positions in rows}) != 1:
+        raise JobError("the model's attention takes other operations where more tokens are in the cache.")
+    found: list[AttentionLayers] = []
+    for position, (a, b) in enumerate(zip(rows[0], rows[1], strict=True)):
+        first, second = (_numbers(trace, row) for trace, row in ((near, a), (next_to, b)))
+        read = (second["bytes_read"] - first["bytes_read"]) // (past[1] - past[0]) // sequences
+        seen = _numbers(far, rows[2][position])["n"] if far is not None else past[2] + 1
+        queries = first["bytes_read"] // sequences - read * first["n"] + first["bytes_written"] // sequences
+        heads = first["batch"] // sequences
+        fused_bytes = 2 * heads * first["k"] * ELEMENT_BYTES.get(near.operations.dtype[a], 2.0)
+        found.append(
+            AttentionLayers(
+                layers=1,
+                heads=heads,
+                head_size=first["k"],
+                query_bytes=max(queries, 0) if _is_attention(near, a) else int(fused_bytes),
+                key_bytes=read,
+                window=seen if far is not None and seen < past[2] + 1 else None,
+                dtype=near.operations.dtype[a],
+            )
+        )
+    total = sum(layer.key_bytes for layer in found)
+    scaled = [replace(layer, key_bytes=round(layer.key_bytes * cache_bytes_per_token / max(total, 1))) for layer in found]
+    return tuple(replace(layer, layers=count) for layer, count in Counter(scaled).items())
+
+
+def _numbers(trace: Trace, operation: int) -> dict[str, int]:
+    return dict(zip(COLUMNS, trace.operations.values[operation].tolist(), strict=True))
+
+
+def _is_attention(trace: Trace, operation: int) -> bool:
+    return bool(trace.operations.kind[operation] == KINDS.index("attention"))
+
+
+def _attention_positions(trace: Trace) -> list[int]:
+    """The operation of each attention, in the order they run: the fused operator, or its products of queries and keys."""
+    operation = trace.sequence.operation
+    fused_ones = operation[trace.operations.kind[operation] == KINDS.index("attention")].tolist()
+    if fused_ones:
+        return fused_ones
+    batched = (trace.operations.kind == KINDS.index("gemm")) & (trace.operations.column("batch") > 1)
+    keys = trace.header.sizes["past_tokens"] + 1
+    # One new token: queries and keys are a product with as many columns as keys, weights and values one that sums over them.
+    scores = batched & (trace.operations.column("m") == 1) & (trace.operations.column("k") < trace.operations.column("n"))
+    return operation[(scores & (trace.operations.column("n") <= keys))[operation]].tolist()
+
+
+def _activation(few: Trace, more: Trace) -> int:
+    """Bytes that each new token adds to the peak beside weights and cache."""
+    above = []
+    for trace in (few, more):
+        live = live_bytes(trace)
+        above.append(live.peak_bytes - live.persistent_bytes)
+    sizes = [trace.header.sizes["micro_batch"] * trace.header.sizes["new_tokens"] for trace in (few, more)]
+    return max(0, round((above[1] - above[0]) / (sizes[1] - sizes[0])))
+
+
+def _growth(cache_bytes: dict[tuple[int, int], int]) -> int:
+    n, (few, more) = SEQUENCES.start, PAST
+    return (cache_bytes[n, more] - cache_bytes[n, few]) // (more - few) // n
+
+
+def _constant(cache_bytes: dict[tuple[int, int], int]) -> int:
+    n = SEQUENCES.start
+    return cache_bytes[n, PAST[0]] // n - PAST[0] * _growth(cache_bytes)

@@ -1,0 +1,189 @@
+"""Recorded generation against plain PyTorch: bytes of weights and caches of real models, and what each token takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gpuwise.errors import JobError
+from gpuwise.job import Job
+from gpuwise.job.hf import hf_job
+from gpuwise.job.models.generation import generate
+from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
+from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.serving.generation import fused
+from gpuwise.tracing.generation import record_generation
+
+pytest.importorskip("transformers")
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 2048,
+}
+MLA = {"num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16}
+EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
+# Multi-head, grouped, one key head, windowed, some layers windowed, latent, experts, a hybrid of linear attention, none.
+ARCHITECTURES: dict[str, dict[str, object]] = {
+    "llama": {**SIZES, "architectures": ["LlamaForCausalLM"]},
+    "opt": {**SIZES, "architectures": ["OPTForCausalLM"], "ffn_dim": 128, "word_embed_proj_dim": 64},
+    "gpt2": {"architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 1024, "vocab_size": 256},
+    "qwen2": {**SIZES, "architectures": ["Qwen2ForCausalLM"]},
+    "qwen3": {**SIZES, "architectures": ["Qwen3ForCausalLM"], "head_dim": 16},
+    "falcon": {**SIZES, "architectures": ["FalconForCausalLM"], "multi_query": True, "alibi": False},
+    "mistral": {**SIZES, "architectures": ["MistralForCausalLM"], "sliding_window": 64},
+    "gemma2": {**SIZES, "architectures": ["Gemma2ForCausalLM"], "head_dim": 16, "sliding_window": 64},
+    "mixtral": {**SIZES, "architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2},
+    "deepseek_v3": {**SIZES, **MLA, **EXPERTS, "architectures": ["DeepseekV3ForCausalLM"], "v_head_dim": 16, "n_group": 2, "topk_group": 1},
+    "qwen3_next": {
+        **SIZES,
+        "architectures": ["Qwen3NextForCausalLM"],
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+    },
+    "mamba2": {
+        "architectures": ["Mamba2ForCausalLM"],
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "vocab_size": 256,
+        "state_size": 16,
+        "num_heads": 8,
+        "head_dim": 16,
+        "n_groups": 1,
+    },
+}
+
+
+def job_of(folder: Path, name: str) -> Job:
+    (folder / "config.json").write_text(json.dumps({**ARCHITECTURES[name], "model_type": name}), encoding="utf-8")
+    return hf_job(str(folder), seq_len=64)
+
+
+def real_bytes(job: Job, *, sequences: int, tokens: int) -> tuple[int, int]:
+    """Bytes of the weights and of the cache of the real model in bf16, after it has read these tokens."""
+    torch.manual_seed(0)
+    model = job.model().to(torch.bfloat16).eval()
+    with torch.no_grad():
+        _, cache = job.generate(model, torch.randint(0, 256, (sequences, tokens)), None)
+    weights = {t.untyped_storage().data_ptr(): t.nbytes for t in [*model.parameters(), *model.buffers()]}
+    held: dict[int, int] = {}
+    for layer in cache.layers:
+        for value in vars(layer).values():
+            for tensor in value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]:
+                if isinstance(tensor, torch.Tensor):
+                    held[id(tensor)] = tensor.nbytes
+    return sum(weights.values()), sum(held.values())
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_bytes_are_those_of_the_real_model(name: str, tmp_path: Path):
+    job = job_of(tmp_path, name)
+    generation = record_generation(job, longest=job.context_length)
+    for sequences, tokens in ((1, 40), (3, 200)):
+        weights, cache = real_bytes(job, sequences=sequences, tokens=tokens)
+        assert generation.weight_bytes == pytest.approx(weights, rel=1e-3)
+        # A window's count of tokens, a number of eight bytes a layer, is the model's and not a sequence's.
+        assert sequences * generation.cache_bytes(tokens) == pytest.approx(cache, rel=1e-3, abs=64)
+
+
+def tiny(**changes: int) -> Job:
+    config = LlamaConfig(**{"vocabulary": 512, "width": 64, "layers": 3, "heads": 4, "kv_heads": 2, "hidden": 96, **changes})
+    return Job(
+        lambda: Llama(config),
+        lambda n: {"tokens": torch.zeros(n, 8, dtype=torch.long)},
+        lambda model, batch: model(batch["tokens"]).mean(),
+        generate=generate,
+        name="tiny",
+    )
+
+
+def test_products_of_a_token_are_those_of_the_weights():
+    """Counted by hand: two operations a weight and token, but for the head's, which runs once a sequence."""
+    generation = record_generation(tiny())
+    width, heads, kv, hidden, layers = 64, 64, 32, 96, 3
+    per_token = 2 * layers * (width * (heads + 2 * kv) + heads * width + 3 * width * hidden)
+    for tokens in (1, 7, 300):
+        trace = generation.tokens.at(micro_batch=1, new_tokens=tokens)
+        assert trace.counts() @ trace.operations.column("flops") == tokens * per_token
+    head = generation.head.at(micro_batch=5, new_tokens=1)
+    assert head.counts() @ head.operations.column("flops") == 5 * 2 * width * 512
+    assert generation.vocabulary == 512
+    assert [(x.layers, x.heads, x.head_size, x.key_bytes, x.window) for x in generation.attention] == [(3, 4, 16, 2 * kv * 2, None)]
+
+
+def test_engines_run_queries_keys_and_values_as_one_product():
+    generation = record_generation(tiny())
+    trace = fused(generation.tokens.at(micro_batch=1, new_tokens=16))
+    products = [i for i, name in enumerate(trace.operations.name) if "mm" in name]
+    plain = generation.tokens.at(micro_batch=1, new_tokens=16)
+    assert len(products) == 3 * 5
+    assert trace.operations.column("n")[products[0]] == 64 + 2 * 32
+    assert trace.operations.column("flops").sum() == plain.counts() @ plain.operations.column("flops")
+    # The input of the joined product is read once, its weights and results in full.
+    assert trace.operations.column("bytes_read")[products[0]] == 2 * (16 * 64 + 64 * 128)
+    # A norm with the addition before it, rotary positions, an activation: one kernel between two products.
+    assert all(b - a <= 2 for a, b in zip(products, products[1:], strict=False))
+
+
+def test_few_blocks_show_all():
+    """A model of many layers is recorded with few of them: as with all."""
+    few = record_generation(tiny(layers=12))
+    weights = Llama(LlamaConfig(vocabulary=512, width=64, layers=12, heads=4, kv_heads=2, hidden=96)).to(torch.bfloat16)
+    assert few.weight_bytes == sum(p.nbytes for p in weights.parameters())
+    assert few.attention[0].layers == 12
+    trace = few.tokens.at(micro_batch=1, new_tokens=2)
+    assert np.isclose(trace.counts() @ trace.operations.column("flops"), 12 / 3 * _flops(tiny(), 2))
+
+
+def _flops(job: Job, tokens: int) -> float:
+    trace = record_generation(job).tokens.at(micro_batch=1, new_tokens=tokens)
+    return float(trace.counts() @ trace.operations.column("flops"))
+
+
+def test_devices_that_share_layers_have_their_part():
+    whole, half = record_generation(tiny()), record_generation(tiny(), tp=2)
+    assert half.cache_bytes_per_token * 2 == whole.cache_bytes_per_token
+    assert half.attention[0].heads * 2 == whole.attention[0].heads
+    trace = half.tokens.at(micro_batch=1, new_tokens=4)
+    reduced = trace.operations.is_collective[trace.sequence.operation].sum()
+    assert reduced == 2 * 3 + 1  # after attention and after the perceptron of each layer; the embedding's
+
+
+def test_a_model_without_a_cache_cannot_generate():
+    with pytest.raises(JobError, match="cannot generate"):
+        record_generation(Job(lambda: torch.nn.Linear(2, 2), lambda n: torch.zeros(n, 2), lambda m, b: m(b).sum(), name="linear"))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: Llama(LlamaConfig(vocabulary=50, width=64, layers=2, heads=4, kv_heads=2, hidden=96)),
+        lambda: Gpt2(Gpt2Config(vocabulary=50, width=64, layers=2, heads=4, positions=64)),
+    ],
+    ids=["llama", "gpt2"],
+)
+def test_logits_with_a_cache_are_those_without(model):
+    torch.manual_seed(0)
+    network, tokens = model().eval(), torch.randint(0, 50, (3, 20))
+    with torch.no_grad():
+        whole = network(tokens)
+        cache = None
+        for start, end in ((0, 7), (7, 12), *((i, i + 1) for i in range(12, 20))):
+            logits, cache = generate(network, tokens[:, start:end], cache)
+            torch.testing.assert_close(logits, whole[:, end - 1])
