@@ -92,7 +92,8 @@ def main() -> None:
     costs = {}
     for engine in FITTED:
         costs[engine] = fitted_costs([run for run in runs if run.engine == engine and is_fitted(run)])
-        print(f"{engine}: {costs[engine].iteration_s * 1e6:.0f} µs an iteration, {costs[engine].sequence_s * 1e6:.1f} µs a sequence")
+        each = costs[engine]
+        print(f"{engine}: {each.iteration_s * 1e6:.0f} µs an iteration, {each.sequence_s * 1e6:.1f} µs a sequence")
     shipped = {name: engine.costs for name, engine in engines().items()}
     rows = rows_of(runs, shipped)
     batches = table_of(rows[rows.table == "generation"], ["engine", "device", "family", "split"])

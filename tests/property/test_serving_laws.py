@@ -61,9 +61,7 @@ def test_littles_law():
     """Requests in the system on average are their rate times the time that each spends there, in any system."""
     rng = np.random.default_rng(3)
     count = 2_000
-    load = requests(
-        bursty(20.0, count=count, variation=2.0, rng=rng), rng.integers(1, 800, count), rng.integers(1, 200, count)
-    )
+    load = requests(bursty(20.0, count=count, variation=2.0, rng=rng), rng.integers(1, 800, count), rng.integers(1, 200, count))
     served = serve(
         load,
         lambda chunks, sequences, past: 0.005 + 1e-5 * (sequences + sum(n for n, _ in chunks)) + 1e-8 * past,

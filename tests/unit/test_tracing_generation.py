@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -35,14 +36,29 @@ EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_si
 ARCHITECTURES: dict[str, dict[str, object]] = {
     "llama": {**SIZES, "architectures": ["LlamaForCausalLM"]},
     "opt": {**SIZES, "architectures": ["OPTForCausalLM"], "ffn_dim": 128, "word_embed_proj_dim": 64},
-    "gpt2": {"architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 1024, "vocab_size": 256},
+    "gpt2": {
+        "architectures": ["GPT2LMHeadModel"],
+        "n_embd": 64,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 1024,
+        "vocab_size": 256,
+    },
     "qwen2": {**SIZES, "architectures": ["Qwen2ForCausalLM"]},
     "qwen3": {**SIZES, "architectures": ["Qwen3ForCausalLM"], "head_dim": 16},
     "falcon": {**SIZES, "architectures": ["FalconForCausalLM"], "multi_query": True, "alibi": False},
     "mistral": {**SIZES, "architectures": ["MistralForCausalLM"], "sliding_window": 64},
     "gemma2": {**SIZES, "architectures": ["Gemma2ForCausalLM"], "head_dim": 16, "sliding_window": 64},
     "mixtral": {**SIZES, "architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2},
-    "deepseek_v3": {**SIZES, **MLA, **EXPERTS, "architectures": ["DeepseekV3ForCausalLM"], "v_head_dim": 16, "n_group": 2, "topk_group": 1},
+    "deepseek_v3": {
+        **SIZES,
+        **MLA,
+        **EXPERTS,
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "v_head_dim": 16,
+        "n_group": 2,
+        "topk_group": 1,
+    },
     "qwen3_next": {
         **SIZES,
         "architectures": ["Qwen3NextForCausalLM"],
@@ -124,7 +140,9 @@ def test_products_of_a_token_are_those_of_the_weights():
     head = generation.head.at(micro_batch=5, new_tokens=1)
     assert head.counts() @ head.operations.column("flops") == 5 * 2 * width * 512
     assert generation.vocabulary == 512
-    assert [(x.layers, x.heads, x.head_size, x.key_bytes, x.window) for x in generation.attention] == [(3, 4, 16, 2 * kv * 2, None)]
+    assert [(x.layers, x.heads, x.head_size, x.key_bytes, x.window) for x in generation.attention] == [
+        (3, 4, 16, 2 * kv * 2, None)
+    ]
 
 
 def test_engines_run_queries_keys_and_values_as_one_product():
@@ -138,7 +156,7 @@ def test_engines_run_queries_keys_and_values_as_one_product():
     # The input of the joined product is read once, its weights and results in full.
     assert trace.operations.column("bytes_read")[products[0]] == 2 * (16 * 64 + 64 * 128)
     # A norm with the addition before it, rotary positions, an activation: one kernel between two products.
-    assert all(b - a <= 2 for a, b in zip(products, products[1:], strict=False))
+    assert all(b - a <= 2 for a, b in pairwise(products))
 
 
 def test_few_blocks_show_all():
@@ -167,7 +185,9 @@ def test_devices_that_share_layers_have_their_part():
 
 def test_a_model_without_a_cache_cannot_generate():
     with pytest.raises(JobError, match="cannot generate"):
-        record_generation(Job(lambda: torch.nn.Linear(2, 2), lambda n: torch.zeros(n, 2), lambda m, b: m(b).sum(), name="linear"))
+        record_generation(
+            Job(lambda: torch.nn.Linear(2, 2), lambda n: torch.zeros(n, 2), lambda m, b: m(b).sum(), name="linear")
+        )
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from gpuwise.api.devices import Device, device_of
 from gpuwise.api.sources import job_of
 from gpuwise.cost.memory.device import outside_bytes
 from gpuwise.cost.parameters import parameters
+from gpuwise.cost.rates import precisions_of
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
-from gpuwise.cost.rates import precisions_of
 from gpuwise.serving.arrivals import parse_rate
 from gpuwise.serving.engines import Engine, engine_of
 from gpuwise.serving.forecast import ServingForecast, ServingRow, cheapest_first, row_of
@@ -78,14 +78,15 @@ def serve_plan(
     load = LoadShape(lengths, cached_share=prefix_hits)
     recordings = _Recordings(resolved, precision)
     catalog = load_catalog()
-    rows = [
-        _row(text, catalog, recordings, named, load, limits, rate_per_s=rate_per_s) for text in device_names(on)
-    ]
+    rows = [_row(text, catalog, recordings, named, load, limits, rate_per_s=rate_per_s) for text in device_names(on)]
     if all(row.replicas == 0 for row in rows):
         raise UnsupportedError(
             f"none of these devices serves {recordings.job.name}: "
             + "; ".join(f"{row.device}: {row.reason}" for row in rows[:3]),
-            ["other limits (--slo), or shorter requests (--input, --output)", "devices with more memory, or several (h100-sxm:4)"],
+            [
+                "other limits (--slo), or shorter requests (--input, --output)",
+                "devices with more memory, or several (h100-sxm:4)",
+            ],
         )
     return ServingForecast(
         job=recordings.job.name,
@@ -108,7 +109,9 @@ def parse_limits(text: str) -> Limits:
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
         if name not in (*LIMITS, "share") or not equals:
-            raise InputError(f"{part!r} is not a limit.", ["write ttft=500ms,tpot=50ms,latency=10s,share=0.99, or some of them"])
+            raise InputError(
+                f"{part!r} is not a limit.", ["write ttft=500ms,tpot=50ms,latency=10s,share=0.99, or some of them"]
+            )
         values[LIMITS.get(name, name)] = _share(value) if name == "share" else parse_latency(value)
     return Limits(**values)
 
@@ -211,9 +214,7 @@ def _check(device: Device, precision: str) -> None:
         raise UnsupportedError(f"the memory of {device.chip.id} is unknown")
 
 
-def _assumed(
-    engine: Engine, *, input: int | None, output: int | None, spread: float, prefix_hits: float
-) -> tuple[Note, ...]:
+def _assumed(engine: Engine, *, input: int | None, output: int | None, spread: float, prefix_hits: float) -> tuple[Note, ...]:
     costs = engine.costs
     return (
         *((notes.assumed_input_tokens(tokens=INPUT_TOKENS),) if input is None else ()),

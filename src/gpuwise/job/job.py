@@ -69,9 +69,9 @@ class Job:
         tensor_parallel_plan: how tensor parallelism splits the model: module path, with * for any one name -> a word of
             `gpuwise.job.parallel.WORDS`, e.g. {"layers.*.mlp.up": "colwise", "layers.*.mlp.down": "rowwise"}. None (the
             default): the plan of a Hugging Face config, or one derived from a forward pass.
-        generate: (model, tokens, cache) -> (logits of each sequence's last token, cache), for new tokens (n, count) of sequences
-            whose earlier tokens are in the cache, which is None at first and any object afterwards. None (the default): the
-            model does not generate.
+        generate: (model, tokens, cache) -> (logits of each sequence's last token, cache), for new tokens (n, count) of
+            sequences whose earlier tokens are in the cache, which is None at first and any object afterwards. None (the
+            default): the model does not generate.
         context_length: most tokens of a sequence that it generates. None (the default): no limit.
 
     Raises JobError when a field makes no sense.

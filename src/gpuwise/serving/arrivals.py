@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
 
-PERIODS_S = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86400.0, "d": 86400.0}
+PERIODS_S = {
+    "s": 1.0,
+    "sec": 1.0,
+    "second": 1.0,
+    "min": 60.0,
+    "minute": 60.0,
+    "h": 3600.0,
+    "hour": 3600.0,
+    "day": 86400.0,
+    "d": 86400.0,
+}
 _RATE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*(k|M)?\s*/\s*([A-Za-z]+)\s*")
 _THOUSANDS = {None: 1.0, "k": 1e3, "M": 1e6}
 

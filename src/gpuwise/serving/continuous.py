@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from dataclasses import dataclass, replace
 from math import ceil, isinf, sqrt
 from typing import Protocol
 
 import numpy as np
 
+from gpuwise.serving.decoding import DecodingBatch
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.served import Served
@@ -59,63 +59,48 @@ def serve(load: Requests, iteration_s: IterationTime, policy: BatchingPolicy, *,
 
 @dataclass
 class _Sequence:
-    """A request in the engine. Tokens already written are part of what is computed again after a preemption."""
+    """A request in the engine. What it has written is part of what is computed again after a preemption.
+
+    Attributes:
+        index: of the request.
+        to_read: tokens to compute before the next one is written.
+        written: tokens written when it was last in the queue.
+        computed: of those to read.
+        blocks: blocks it holds while it reads, those of the prefix cache apart.
+        shared_blocks: its blocks of the prefix cache, which others hold.
+    """
 
     index: int
-    prompt: int  # tokens to compute before the next one is written
+    to_read: int
     written: int = 0
-    computed: int = 0  # of the prompt
+    computed: int = 0
     blocks: int = 0
-    joined: int = 0  # decoding iterations of the engine when it began to decode
-    join: int = 0  # number of this beginning among all of the engine
-    decodes: bool = False
-    shared_blocks: int = 0  # of the prefix cache, counted there
+    shared_blocks: int = 0
 
 
-@dataclass
 class _Engine:
-    load: Requests
-    iteration_s: IterationTime
-    policy: BatchingPolicy
-    concurrency: int | None
-    clock_s: float = 0.0
-    busy_s: float = 0.0
-    iterations: int = 0
-    preemptions: int = 0
-    decoded: int = 0  # iterations with decoding sequences so far
-    decoding: int = 0  # sequences
-    past_base: int = 0  # tokens read from the cache, less decoding * decoded
-    free_blocks: int = 0
-    coming: deque[tuple[float, int]] = field(default_factory=deque)  # arrivals to come
-    waiting: deque[_Sequence] = field(default_factory=deque)
-    running: dict[int, _Sequence] = field(default_factory=dict)  # by request, in the order in which they joined
-    prompts: dict[int, _Sequence] = field(default_factory=dict)  # of running ones, those still being read
-    leaving: list[tuple[int, int, int]] = field(default_factory=list)  # heap: last of `decoded`, `join`, request
-    joins: int = 0
-
-    def __post_init__(self) -> None:
-        count = len(self.load)
-        self.free_blocks = self.policy.blocks
-        self.inputs = self.load.input_tokens.tolist()
-        self.outputs = self.load.output_tokens.tolist()
-        self.cached = self.load.cached_tokens.tolist()
-        self.arrival_s = np.zeros(count) if self.concurrency else np.array(self.load.arrival_s)
-        self.first_s = np.full(count, np.nan)
-        self.end_s = np.full(count, np.nan)
-        # Sequences by the remainder of their next token's position: those that need a block at an iteration.
-        self.remainders = [0] * self.policy.block_tokens
-        sent = count if self.concurrency is None else min(self.concurrency, count)
-        self.coming.extend(zip(self.arrival_s[:sent].tolist(), range(sent), strict=True))
-        self.unsent = sent
+    def __init__(self, load: Requests, iteration_s: IterationTime, policy: BatchingPolicy, concurrency: int | None) -> None:
+        self.load, self.iteration_s, self.policy, self.concurrency = load, iteration_s, policy, concurrency
+        self.clock_s = self.busy_s = 0.0
+        self.iterations = self.preemptions = 0
+        self.free_blocks = policy.blocks
+        self.inputs, self.outputs, self.cached = (
+            column.tolist() for column in (load.input_tokens, load.output_tokens, load.cached_tokens)
+        )
+        count = len(load)
+        self.arrival_s = np.zeros(count) if concurrency else np.array(load.arrival_s)
+        self.first_s, self.end_s = np.full(count, np.nan), np.full(count, np.nan)
+        self.unsent = count if concurrency is None else min(concurrency, count)  # the first request that no client has sent
+        self.coming = deque(zip(self.arrival_s[: self.unsent].tolist(), range(self.unsent), strict=True))
+        self.waiting: deque[_Sequence] = deque()
+        self.running: dict[int, _Sequence] = {}  # by request, in the order in which they joined
+        self.reading: dict[int, _Sequence] = {}  # those of the running ones that do not decode yet
+        self.decoding = DecodingBatch(policy.block_tokens)
 
     def served(self) -> Served:
         order = np.argsort(self.arrival_s, kind="stable")
-        load = Requests(
-            self.arrival_s[order],
-            self.load.input_tokens[order],
-            self.load.output_tokens[order],
-            self.load.cached_tokens[order],
-        )
+        load = replace(self.load.of(order), arrival_s=self.arrival_s[order]) if self.concurrency else self.load
+        order = order if self.concurrency else np.arange(len(order))
         return Served(load, self.first_s[order], self.end_s[order], self.iterations, self.busy_s, self.preemptions)
 
     def advance(self) -> bool:
@@ -128,24 +113,22 @@ class _Engine:
             return True
         chunks = self._schedule()
         if chunks:
-            self._iterate(chunks, decodes=self.policy.chunked and self.decoding > 0)
+            self._iterate(chunks)
         else:
             self._decode_on()
         return True
 
     def _receive(self) -> None:
+        """Queues what has arrived. A full queue, or a request that the cache can never hold, turns it away."""
         while self.coming and self.coming[0][0] <= self.clock_s:
             _, index = self.coming.popleft()
             tokens = self.inputs[index] + self.outputs[index]
-            full = self.policy.queue is not None and len(self.waiting) >= max(self.policy.queue, self._seats())
+            seats = self.policy.sequences - len(self.running)  # those who join at once do not wait in the queue
+            full = self.policy.queue is not None and len(self.waiting) >= max(self.policy.queue, seats)
             if full or self.policy.blocks_of(tokens) > self.policy.blocks:
                 self._send_next()
             else:
                 self.waiting.append(_Sequence(index, self.inputs[index]))
-
-    def _seats(self) -> int:
-        """Sequences that could join at once, if their blocks fit: those in the queue do not wait for them."""
-        return self.policy.sequences - len(self.running)
 
     def _send_next(self) -> None:
         """The client of a request that ended sends its next one."""
@@ -158,12 +141,12 @@ class _Engine:
         """The parts of prompts of the next iteration: sequences, and their new tokens."""
         chunked = self.policy.chunked
         preempted = self._free_for_decoding()
-        tokens = self.policy.batched_tokens - (self.decoding if chunked else 0)
-        free = self.free_blocks - (self._blocks_needed() if chunked else 0)
+        tokens = self.policy.batched_tokens - (len(self.decoding) if chunked else 0)
+        free = self.free_blocks - (self.decoding.blocks_needed if chunked else 0)
         chunks: list[tuple[_Sequence, int]] = []
-        for sequence in self.prompts.values():
+        for sequence in self.reading.values():
             room = (sequence.blocks + sequence.shared_blocks + free) * self.policy.block_tokens - sequence.computed
-            new = min(tokens, sequence.prompt - sequence.computed, room)
+            new = min(tokens, sequence.to_read - sequence.computed, room)
             if new > 0:
                 tokens -= new
                 free -= self._take(sequence, new)
@@ -171,17 +154,15 @@ class _Engine:
         while self.waiting and not preempted and tokens > 0 and len(self.running) < self.policy.sequences:
             sequence = self.waiting[0]
             cached = self.cached[sequence.index]
-            shared = cached // self.policy.block_tokens
-            new = sequence.prompt - cached
-            if new > tokens:
-                if not chunked and chunks:
-                    break
-                new = tokens if chunked else new
-            if self.policy.blocks_of(cached + new) - shared > free:
+            sequence.computed, sequence.shared_blocks = cached, cached // self.policy.block_tokens
+            new = sequence.to_read - cached
+            if new > tokens and not chunked and chunks:
+                break
+            new = min(new, tokens) if chunked else new
+            if self.policy.blocks_of(cached + new) - sequence.shared_blocks > free:
                 break
             self.waiting.popleft()
-            sequence.computed, sequence.shared_blocks = cached, shared
-            self.running[sequence.index] = self.prompts[sequence.index] = sequence
+            self.running[sequence.index] = self.reading[sequence.index] = sequence
             tokens -= new
             free -= self._take(sequence, new)
             chunks.append((sequence, new))
@@ -194,124 +175,72 @@ class _Engine:
         self.free_blocks -= blocks
         return blocks
 
-    def _blocks_needed(self) -> int:
-        """Blocks that the next decoding iteration takes."""
-        return self.remainders[-self.decoded % self.policy.block_tokens] if self.decoding else 0
-
     def _free_for_decoding(self) -> bool:
         """Preempts sequences, the last first, until a decoding iteration has its blocks; whether any was."""
         preempted = False
-        while self._blocks_needed() > self.free_blocks:
-            self._preempt(next(reversed(self.running.values())))
+        while self.decoding.blocks_needed > self.free_blocks:
+            last = next(reversed(self.running.values()))
+            written = last.written + self.decoding.written(last.index)
+            self._leave(last)
+            self.waiting.appendleft(_Sequence(last.index, self.inputs[last.index] + written, written=written))
+            self.preemptions += 1
             preempted = True
         return preempted
 
-    def _preempt(self, sequence: _Sequence) -> None:
-        self.preemptions += 1
-        self._leave(sequence)
-        self.waiting.appendleft(
-            _Sequence(sequence.index, self.inputs[sequence.index] + self._written(sequence), written=self._written(sequence))
-        )
-
-    def _written(self, sequence: _Sequence) -> int:
-        return sequence.written + (self.decoded - sequence.joined if sequence.decodes else 0)
-
-    def _iterate(self, chunks: list[tuple[_Sequence, int]], *, decodes: bool) -> None:
+    def _iterate(self, chunks: list[tuple[_Sequence, int]]) -> None:
         """One iteration with parts of prompts."""
-        sequences = self.decoding if decodes else 0
-        past = self._past() if decodes else 0
-        seconds = self.iteration_s([(new, sequence.computed) for sequence, new in chunks], sequences, past)
-        self._pass(seconds, iterations=1)
-        if decodes:
+        sequences, past = (len(self.decoding), self.decoding.past_tokens) if self.policy.chunked else (0, 0)
+        self._pass(self.iteration_s([(new, sequence.computed) for sequence, new in chunks], sequences, past), iterations=1)
+        if sequences:
             self._decode(1)
         for sequence, new in chunks:
             sequence.computed += new
-            if sequence.computed == sequence.prompt:
-                self._begin_to_decode(sequence)
+            if sequence.computed == sequence.to_read:
+                self._write_first(sequence)
 
-    def _begin_to_decode(self, sequence: _Sequence) -> None:
-        """The last token of the prompt makes the next one that is written."""
+    def _write_first(self, sequence: _Sequence) -> None:
+        """The last token that was read makes the next one that is written; from then on the sequence decodes."""
         index = sequence.index
-        del self.prompts[index]
+        del self.reading[index]
         if sequence.written == 0:
             self.first_s[index] = self.clock_s
         sequence.written += 1
         left = self.outputs[index] - sequence.written
-        if left == 0:
+        if left:
+            self.decoding.join(index, tokens=sequence.to_read, left=left)
+        else:
             self._leave(sequence)
             self._end(index)
-            return
-        sequence.decodes, sequence.joined = True, self.decoded
-        self.decoding += 1
-        self.past_base += sequence.prompt - self.decoded
-        self.remainders[(sequence.prompt - self.decoded) % self.policy.block_tokens] += 1
-        self.joins += 1
-        sequence.join = self.joins
-        heappush(self.leaving, (self.decoded + left, self.joins, index))
-
-    def _past(self) -> int:
-        """Tokens that a decoding iteration reads from the cache."""
-        return self.past_base + self.decoding * self.decoded
 
     def _decode_on(self) -> None:
         """Iterations that only decode, until someone leaves or may join, or the cache is full."""
-        most = min(self._next_leaving() - self.decoded, self._until_full())
-        if self.waiting and len(self.running) < self.policy.sequences:
-            most = min(most, 1)  # a sequence was preempted just now, or waits for blocks that the next iteration may free
-        past = self._past()
-        most = max(1, min(most, int(GROWTH * past / self.decoding)))
-        first_s = self.iteration_s((), self.decoding, past)
-        last_s = first_s if most == 1 else self.iteration_s((), self.decoding, past + self.decoding * (most - 1))
+        batch, may_join = self.decoding, len(self.running) < self.policy.sequences
+        most = min(batch.until_leaving, batch.until_full(self.free_blocks))
+        if self.waiting and may_join:
+            most = 1  # a sequence was preempted just now, or waits for blocks that the next iteration may free
+        past = batch.past_tokens
+        most = max(1, min(most, int(GROWTH * past / len(batch))))
+        first_s = self.iteration_s((), len(batch), past)
+        last_s = first_s if most == 1 else self.iteration_s((), len(batch), past + len(batch) * (most - 1))
         growth_s = 0.0 if most == 1 else (last_s - first_s) / (most - 1)
-        if self.coming and not self.waiting and len(self.running) < self.policy.sequences:
+        if self.coming and not self.waiting and may_join:
             most = min(most, _iterations_until(self.coming[0][0] - self.clock_s, first_s, growth_s))
         self._pass(most * first_s + growth_s * most * (most - 1) / 2, iterations=most)
         self._decode(most)
 
-    def _next_leaving(self) -> int:
-        while True:
-            decoded, join, index = self.leaving[0]
-            sequence = self.running.get(index)
-            if sequence is not None and sequence.join == join:
-                return decoded
-            heappop(self.leaving)
-
-    def _until_full(self) -> int:
-        """Decoding iterations for which the free blocks suffice, at least 1."""
-        block = self.policy.block_tokens
-        rounds, free = divmod(self.free_blocks, self.decoding)
-        iterations = rounds * block
-        for i in range(block):
-            free -= self.remainders[-(self.decoded + i) % block]
-            if free < 0:
-                return max(1, iterations + i)
-        return iterations + block
-
     def _decode(self, iterations: int) -> None:
-        """Counts decoding iterations that ran: a token each, for every decoding sequence."""
-        rounds, rest = divmod(iterations, self.policy.block_tokens)
-        blocks = rounds * self.decoding
-        for i in range(rest):
-            blocks += self.remainders[-(self.decoded + i) % self.policy.block_tokens]
-        self.free_blocks -= blocks
-        self.decoded += iterations
-        while self.leaving and self.leaving[0][0] <= self.decoded:
-            _, join, index = heappop(self.leaving)
-            sequence = self.running.get(index)
-            if sequence is not None and sequence.join == join:
-                self._leave(sequence)
-                self._end(index)
+        """Decoding iterations that ran: a token each, for every decoding sequence."""
+        self.free_blocks -= self.decoding.advance(iterations)
+        for index in self.decoding.finished():
+            self._leave(self.running[index])
+            self._end(index)
 
     def _leave(self, sequence: _Sequence) -> None:
-        """Gives back what a running sequence holds."""
+        """Takes a sequence out of the batch, and its blocks back."""
         del self.running[sequence.index]
-        self.prompts.pop(sequence.index, None)
-        blocks = sequence.blocks
-        if sequence.decodes:
-            blocks = self.policy.blocks_of(sequence.prompt + self.decoded - sequence.joined) - sequence.shared_blocks
-            self.decoding -= 1
-            self.past_base -= sequence.prompt - sequence.joined
-            self.remainders[(sequence.prompt - sequence.joined) % self.policy.block_tokens] -= 1
+        self.reading.pop(sequence.index, None)
+        tokens = self.decoding.leave(sequence.index)
+        blocks = sequence.blocks if tokens is None else self.policy.blocks_of(tokens) - sequence.shared_blocks
         self.free_blocks += blocks
 
     def _end(self, index: int) -> None:

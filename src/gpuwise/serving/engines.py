@@ -68,11 +68,12 @@ class Engine:
         free = int(self.memory_share * capacity_bytes) - generation.weight_bytes - beside
         needed = generation.cache_bytes(longest)
         if free < needed:
+            parts = {"weights": generation.weight_bytes, "activations and graphs": beside, "one request": needed}
+            words = ", ".join(f"{size / 1e9:,.1f} GB for {name}" for name, size in parts.items())
             raise InputError(
-                f"{generation.weight_bytes / 1e9:,.1f} GB of weights, {beside / 1e9:,.1f} GB beside them and {needed / 1e9:,.2f} GB for "
-                f"one request of {longest:,} tokens are more than {self.memory_share:.0%} of the device's "
+                f"{words} of {longest:,} tokens are more than {self.memory_share:.0%} of the device's "
                 f"{capacity_bytes / 1e9:,.1f} GB.",
-                ["a device with more memory, or more of them (--tp)", "shorter requests"],
+                ["a device with more memory, or several (h100-sxm:2)", "shorter requests"],
             )
         return BatchingPolicy(
             batched_tokens=self.batched_tokens,

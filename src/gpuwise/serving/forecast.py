@@ -32,7 +32,7 @@ class ServingRow:
         cache_tokens: tokens that the cache of one instance holds.
         weight_bytes: bytes of weights on one device.
         usd_per_hour: of all replicas; None without a price.
-        usd_per_million_output: dollars for a million written tokens, prompts included, idle time included; None without a price.
+        usd_per_million_output: dollars for a million written tokens, prompts and idle time included; None without a price.
         reason: why there is no answer, or "".
     """
 
@@ -56,7 +56,9 @@ class ServingRow:
         return None if self.usd_per_hour is None else self.usd_per_hour * HOURS_A_MONTH
 
     def to_dict(self) -> dict[str, object]:
-        known = {name: value if not isinstance(value, float) or isfinite(value) else None for name, value in asdict(self).items()}
+        known = {
+            name: value if not isinstance(value, float) or isfinite(value) else None for name, value in asdict(self).items()
+        }
         return {**known, "usd_per_month": self.usd_per_month}
 
 

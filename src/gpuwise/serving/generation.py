@@ -1,8 +1,8 @@
 """Generation: what a causal model does to read new tokens, given those in its cache. Recorded; nothing here needs PyTorch.
 
-An iteration of an engine reads parts of prompts and one token of each decoding sequence in one pass. What is done for each token
-(products with weights, norms) depends on how many tokens there are, whosever they are; attention depends on the tokens in the
-cache of each sequence; the head runs once a sequence. A recording tells the three apart.
+An iteration of an engine reads parts of prompts and one token of each decoding sequence in one pass. Products with weights and
+norms depend on the number of tokens alone; attention depends on the tokens in the cache of each sequence; the head runs once a
+sequence. A recording tells the three apart.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def fused(trace: Trace) -> Trace:
     """The trace where everything between two contractions is one kernel, and neighbouring products of one input one product.
 
     That is how engines run models: norms with the additions before them, activations with the products that gate them,
-    rotary positions, queries, keys and values as one product (vLLM's csrc and its CompilationConfig). Such a kernel reads what its first
-    operation reads and writes what its last one writes.
+    rotary positions, queries, keys and values as one product (vLLM's csrc and its CompilationConfig). Such a kernel reads what
+    its first operation reads and writes what its last one writes.
     """
     rows: list[int] = []
     values: list[np.ndarray] = []

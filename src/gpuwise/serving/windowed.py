@@ -1,7 +1,7 @@
 """Dynamic batching with a window: whole requests in one forward pass, as Triton, TorchServe and ONNX Runtime's servers do.
 
-Models without a cache are served so: vision, encoders, recommendation. The first request of a batch waits at most for the window;
-a full batch does not wait, and neither does one whose first request has waited that long while the model was busy.
+Models without a cache are served so: vision, encoders, recommendation. The first request of a batch waits at most for the
+window; a full batch does not wait, and neither does one whose first request has waited that long while the model was busy.
 """
 
 from __future__ import annotations

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
-from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
 from gpuwise.errors import GpuwiseError, JobError
 from gpuwise.job import Job
 from gpuwise.runtime.build.program import Program, build
-from gpuwise.serving.generation import AttentionLayers, Generation
+from gpuwise.serving.generation import Generation
+from gpuwise.serving.parts import attention_layers, part_of, split
 from gpuwise.strategy import Strategy
 from gpuwise.strategy.mesh import Mesh
-from gpuwise.trace import Axis, Trace, TraceFamily, build_family
+from gpuwise.trace import Axis, Trace, build_family
 from gpuwise.trace.memory import live_bytes
 from gpuwise.trace.parallel.recorded_rows import RecordedStep
 from gpuwise.trace.parallel.repeat import repeated
-from gpuwise.trace.tables import COLUMNS, KINDS
 from gpuwise.tracing import accelerator
 from gpuwise.tracing.assemble import to_trace
 from gpuwise.tracing.environment import DEVICES, environment
@@ -76,9 +73,9 @@ def record_generation(
         raise JobError(
             f"{job.name or 'the job'} runs other operations on prompts of other lengths, which gpuwise cannot follow yet."
         )
-    per_token, per_sequence = _split(family)
+    per_token, per_sequence = split(family)
     a, b = (traces[SEQUENCES.start, 1, past] for past in PAST)
-    layers = _attention_layers(
+    layers = attention_layers(
         a,
         b,
         traces[far_away[0]] if far_away else None,
@@ -86,8 +83,8 @@ def record_generation(
         cache_bytes_per_token=_growth(cache_bytes),
     )
     return Generation(
-        tokens=_of(family, per_token),
-        head=_of(family, per_sequence),
+        tokens=part_of(family, per_token),
+        head=part_of(family, per_sequence),
         attention=layers,
         weight_bytes=recorded.weight_bytes,
         cache_bytes_per_token=_growth(cache_bytes),
@@ -199,92 +196,6 @@ def _tensors(cache: object) -> list[Tensor]:
 
     visit(cache)
     return list(found.values())
-
-
-def _split(family: TraceFamily) -> tuple[np.ndarray, np.ndarray]:
-    """Which operations run for each token or once a pass, and which once a sequence, attention apart. Shape (operations,)."""
-    operations = family.operations
-    terms = operations.values.reshape(len(operations), operations.values.shape[1], SEQUENCES.degree + 1, NEW_TOKENS.degree + 1)
-    with_tokens = np.any(terms[..., 1:] != 0, axis=(1, 2, 3))
-    squares = np.any(terms[..., 2:] != 0, axis=(1, 2, 3))  # masks of a prompt, which engines do not make
-    with_sequences = np.any(terms[:, :, 1:, :] != 0, axis=(1, 2, 3))
-    attention = operations.kind == KINDS.index("attention")
-    return ~attention & ~squares & (with_tokens | ~with_sequences), ~attention & ~with_tokens & with_sequences
-
-
-def _of(family: TraceFamily, chosen: np.ndarray) -> TraceFamily:
-    """The family of the chosen operations alone."""
-    at = chosen[family.sequence.operation]
-    sequence = replace(
-        family.sequence,
-        operation=family.sequence.operation[at],
-        module=family.sequence.module[at],
-        phase=family.sequence.phase[at],
-        micro_step=family.sequence.micro_step[at],
-        stream=family.sequence.stream[at],
-    )
-    none = np.zeros(len(family.storages), dtype=bool)
-    storages = replace(
-        family.storages, **{name: getattr(family.storages, name)[none] for name in ("size_bytes", "category", "module", "born", "died", "stream")}
-    )
-    return replace(family, sequence=sequence, storages=storages)
-
-
-def _attention_layers(
-    near: Trace, next_to: Trace, far: Trace | None, *, past: tuple[int, int, int], cache_bytes_per_token: int
-) -> tuple[AttentionLayers, ...]:
-    """The attention layers, from recordings of one new token with fewer, more and very many tokens in the cache.
-
-    A layer reads what the cache holds for it. What the operator reads may be more (keys repeated for each query head) or
-    wider (latent keys, which engines multiply without widening them): the layers share the cache in its proportions.
-    """
-    sequences = near.header.sizes["micro_batch"]
-    rows = [_attention_positions(trace) for trace in (near, next_to, *([far] if far else []))]
-    if len({len(positions) for positions in rows}) != 1:
-        raise JobError("the model's attention takes other operations where more tokens are in the cache.")
-    found: list[AttentionLayers] = []
-    for position, (a, b) in enumerate(zip(rows[0], rows[1], strict=True)):
-        first, second = (_numbers(trace, row) for trace, row in ((near, a), (next_to, b)))
-        read = (second["bytes_read"] - first["bytes_read"]) // (past[1] - past[0]) // sequences
-        seen = _numbers(far, rows[2][position])["n"] if far is not None else past[2] + 1
-        queries = first["bytes_read"] // sequences - read * first["n"] + first["bytes_written"] // sequences
-        heads = first["batch"] // sequences
-        fused_bytes = 2 * heads * first["k"] * ELEMENT_BYTES.get(near.operations.dtype[a], 2.0)
-        found.append(
-            AttentionLayers(
-                layers=1,
-                heads=heads,
-                head_size=first["k"],
-                query_bytes=max(queries, 0) if _is_attention(near, a) else int(fused_bytes),
-                key_bytes=read,
-                window=seen if far is not None and seen < past[2] + 1 else None,
-                dtype=near.operations.dtype[a],
-            )
-        )
-    total = sum(layer.key_bytes for layer in found)
-    scaled = [replace(layer, key_bytes=round(layer.key_bytes * cache_bytes_per_token / max(total, 1))) for layer in found]
-    return tuple(replace(layer, layers=count) for layer, count in Counter(scaled).items())
-
-
-def _numbers(trace: Trace, operation: int) -> dict[str, int]:
-    return dict(zip(COLUMNS, trace.operations.values[operation].tolist(), strict=True))
-
-
-def _is_attention(trace: Trace, operation: int) -> bool:
-    return bool(trace.operations.kind[operation] == KINDS.index("attention"))
-
-
-def _attention_positions(trace: Trace) -> list[int]:
-    """The operation of each attention, in the order they run: the fused operator, or its products of queries and keys."""
-    operation = trace.sequence.operation
-    fused_ones = operation[trace.operations.kind[operation] == KINDS.index("attention")].tolist()
-    if fused_ones:
-        return fused_ones
-    batched = (trace.operations.kind == KINDS.index("gemm")) & (trace.operations.column("batch") > 1)
-    keys = trace.header.sizes["past_tokens"] + 1
-    # One new token: queries and keys are a product with as many columns as keys, weights and values one that sums over them.
-    scores = batched & (trace.operations.column("m") == 1) & (trace.operations.column("k") < trace.operations.column("n"))
-    return operation[(scores & (trace.operations.column("n") <= keys))[operation]].tolist()
 
 
 def _activation(few: Trace, more: Trace) -> int:

@@ -1,0 +1,106 @@
+"""The parts of a recorded pass: what runs for each token, what once a sequence, and attention."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
+from gpuwise.errors import JobError
+from gpuwise.serving.generation import AttentionLayers
+from gpuwise.trace.family import TraceFamily
+from gpuwise.trace.tables import COLUMNS, KINDS
+from gpuwise.trace.trace import Trace
+
+
+def split(family: TraceFamily) -> tuple[np.ndarray, np.ndarray]:
+    """Which operations run for each token or once a pass, and which once a sequence, attention apart. Shape (operations,)."""
+    operations = family.operations
+    shape = tuple(axis.degree + 1 for axis in family.axes)
+    terms = operations.values.reshape(*operations.values.shape[:2], *shape)
+    with_tokens = np.any(terms[..., 1:] != 0, axis=(1, 2, 3))
+    squares = np.any(terms[..., 2:] != 0, axis=(1, 2, 3))  # masks of a prompt, which engines do not make
+    with_sequences = np.any(terms[:, :, 1:, :] != 0, axis=(1, 2, 3))
+    attention = operations.kind == KINDS.index("attention")
+    return ~attention & ~squares & (with_tokens | ~with_sequences), ~attention & ~with_tokens & with_sequences
+
+
+def part_of(family: TraceFamily, chosen: np.ndarray) -> TraceFamily:
+    """The family of the chosen operations alone."""
+    at = chosen[family.sequence.operation]
+    sequence = replace(
+        family.sequence,
+        operation=family.sequence.operation[at],
+        module=family.sequence.module[at],
+        phase=family.sequence.phase[at],
+        micro_step=family.sequence.micro_step[at],
+        stream=family.sequence.stream[at],
+    )
+    none = np.zeros(len(family.storages), dtype=bool)
+    storages = replace(
+        family.storages,
+        **{
+            name: getattr(family.storages, name)[none]
+            for name in ("size_bytes", "category", "module", "born", "died", "stream")
+        },
+    )
+    return replace(family, sequence=sequence, storages=storages)
+
+
+def attention_layers(
+    near: Trace, next_to: Trace, far: Trace | None, *, past: tuple[int, int, int], cache_bytes_per_token: int
+) -> tuple[AttentionLayers, ...]:
+    """The attention layers, from recordings of one new token with fewer, more and very many tokens in the cache.
+
+    A layer reads what the cache holds for it. What the operator reads may be more (keys repeated for each query head) or
+    wider (latent keys, which engines multiply without widening them): the layers share the cache in its proportions.
+    """
+    sequences = near.header.sizes["micro_batch"]
+    rows = [_attention_positions(trace) for trace in (near, next_to, *([far] if far else []))]
+    if len({len(positions) for positions in rows}) != 1:
+        raise JobError("the model's attention takes other operations where more tokens are in the cache.")
+    found: list[AttentionLayers] = []
+    for position, (a, b) in enumerate(zip(rows[0], rows[1], strict=True)):
+        first, second = (_numbers(trace, row) for trace, row in ((near, a), (next_to, b)))
+        read = (second["bytes_read"] - first["bytes_read"]) // (past[1] - past[0]) // sequences
+        seen = _numbers(far, rows[2][position])["n"] if far is not None else past[2] + 1
+        queries = first["bytes_read"] // sequences - read * first["n"] + first["bytes_written"] // sequences
+        heads = first["batch"] // sequences
+        fused_bytes = 2 * heads * first["k"] * ELEMENT_BYTES.get(near.operations.dtype[a], 2.0)
+        found.append(
+            AttentionLayers(
+                layers=1,
+                heads=heads,
+                head_size=first["k"],
+                query_bytes=max(queries, 0) if _is_attention(near, a) else int(fused_bytes),
+                key_bytes=read,
+                window=seen if far is not None and seen < past[2] + 1 else None,
+                dtype=near.operations.dtype[a],
+            )
+        )
+    total = sum(layer.key_bytes for layer in found)
+    scaled = [replace(layer, key_bytes=round(layer.key_bytes * cache_bytes_per_token / max(total, 1))) for layer in found]
+    return tuple(replace(layer, layers=count) for layer, count in Counter(scaled).items())
+
+
+def _numbers(trace: Trace, operation: int) -> dict[str, int]:
+    return dict(zip(COLUMNS, trace.operations.values[operation].tolist(), strict=True))
+
+
+def _is_attention(trace: Trace, operation: int) -> bool:
+    return bool(trace.operations.kind[operation] == KINDS.index("attention"))
+
+
+def _attention_positions(trace: Trace) -> list[int]:
+    """The operation of each attention, in the order they run: the fused operator, or its products of queries and keys."""
+    operation = trace.sequence.operation
+    fused_ones = operation[trace.operations.kind[operation] == KINDS.index("attention")].tolist()
+    if fused_ones:
+        return fused_ones
+    batched = (trace.operations.kind == KINDS.index("gemm")) & (trace.operations.column("batch") > 1)
+    keys = trace.header.sizes["past_tokens"] + 1
+    # One new token: queries and keys are a product with as many columns as keys, weights and values one that sums over them.
+    scores = batched & (trace.operations.column("m") == 1) & (trace.operations.column("k") < trace.operations.column("n"))
+    return operation[(scores & (trace.operations.column("n") <= keys))[operation]].tolist()
