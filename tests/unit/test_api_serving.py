@@ -1,0 +1,104 @@
+"""serve_plan: limits and rates as typed, replicas, and what cannot be served."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gpuwise.api.serving import parse_latency, parse_limits, serve_plan
+from gpuwise.errors import InputError, JobError, UnknownNameError, UnsupportedError
+from gpuwise.job import Job
+from gpuwise.job.models.generation import generate
+from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.serving.arrivals import parse_rate
+from gpuwise.serving.forecast import MOST_SHARE
+
+
+def job(**changes: object) -> Job:
+    """A model of 27 million parameters."""
+    config = LlamaConfig(vocabulary=8192, width=512, layers=4, heads=8, kv_heads=2, hidden=1408)
+    return Job(
+        lambda: Llama(config),
+        lambda n: {"tokens": torch.zeros(n, 8, dtype=torch.long)},
+        lambda model, batch: model(batch["tokens"]).mean(),
+        **{"generate": generate, "name": "small", "context_length": 4096, **changes},
+    )
+
+
+def test_rates_and_limits_as_typed():
+    assert parse_rate("5/s") == 5
+    assert parse_rate("90 / min") == pytest.approx(1.5)
+    assert parse_rate("10k/day") == pytest.approx(10_000 / 86_400)
+    assert parse_latency("500ms") == pytest.approx(0.5)
+    assert parse_latency("1.5s") == pytest.approx(1.5)
+    limits = parse_limits("ttft=500ms, tpot=50ms,share=95%")
+    assert (limits.ttft_s, limits.tpot_s, limits.latency_s, limits.share) == (0.5, 0.05, math.inf, 0.95)
+    assert parse_limits("") == parse_limits("share=0.99")
+
+
+@pytest.mark.parametrize("text", ["5", "5/fortnight", "-1/s", "0/s", "five/s", "nan/s", "1e400/s"])
+def test_no_rate(text: str):
+    with pytest.raises(InputError):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize("text", ["ttft", "ttft=", "ttft=5", "ttft=-1ms", "speed=1s", "share=2", "share=x", "tpot=nanms"])
+def test_no_limit(text: str):
+    with pytest.raises(InputError):
+        parse_limits(text)
+
+
+def test_replicas_follow_the_rate():
+    one = serve_plan(job(), on="rtx-4090", rate="1/s", slo="ttft=200ms,tpot=20ms").rows[0]
+    assert one.replicas == 1
+    rate = 10 * one.saturation_rate
+    many = serve_plan(job(), on="rtx-4090", rate=f"{rate:.3f}/s", slo="ttft=200ms,tpot=20ms").rows[0]
+    assert many.replicas == math.ceil(10 / MOST_SHARE)
+    assert many.saturation_rate == one.saturation_rate
+    assert many.usd_per_hour == pytest.approx(many.replicas * one.usd_per_hour)
+    # Money for a million tokens counts idle time: a single instance at a tenth of the load costs more a token.
+    assert many.usd_per_million_output < one.usd_per_million_output
+    for latency in many.latency.values():
+        assert latency.p50.value <= latency.p90.value <= latency.p99.value
+        assert latency.p50.low <= latency.p50.value <= latency.p50.high
+
+
+def test_tighter_limits_take_more_instances():
+    loose = serve_plan(job(), on="l4", rate="50/s", slo="ttft=2s").rows[0]
+    tight = serve_plan(job(), on="l4", rate="50/s", slo="ttft=60ms").rows[0]
+    assert tight.saturation_rate < loose.saturation_rate
+    assert tight.replicas >= loose.replicas
+
+
+def test_json_is_finite_and_whole():
+    result = serve_plan(job(), on="rtx-4090,h100-sxm", rate="2/s").to_dict()
+    assert {row["device"] for row in result["rows"]} == {"rtx-4090", "h100-80gb-sxm"}
+    assert result["limits"] == {"ttft_s": None, "tpot_s": None, "latency_s": None, "share": 0.99}
+    assert {"replicas", "saturation_rate", "latency", "usd_per_month", "usd_per_million_output", "reason"} <= set(result["rows"][0])
+    assert any("assumed prompts" in line for line in result["assumptions"])
+
+
+def test_a_limit_below_what_one_request_takes_is_named():
+    with pytest.raises(UnsupportedError, match="ttft of one request alone"):
+        serve_plan(job(), on="l4", rate="1/s", slo="ttft=0.01ms")
+
+
+def test_bad_input():
+    with pytest.raises(UnknownNameError, match="engine"):
+        serve_plan(job(), on="l4", rate="1/s", engine="llm")
+    with pytest.raises(InputError, match="context"):
+        serve_plan(job(), on="l4", rate="1/s", input=4000, output=4000)
+    with pytest.raises(JobError, match="cannot generate"):
+        serve_plan(job(generate=None), on="l4", rate="1/s")
+    with pytest.raises(UnsupportedError, match="no figures"):
+        serve_plan(job(), on="cpu", rate="1/s")
+    with pytest.raises(InputError, match="Variations"):
+        serve_plan(job(), on="l4", rate="1/s", spread=-1)
+
+
+def test_weights_that_do_not_fit_are_a_row_with_a_reason():
+    result = serve_plan("llama3-8b", on="gtx-1080-ti,h100-sxm", rate="1/s", precision="fp16")
+    assert [row.device for row in result.rows] == ["h100-80gb-sxm", "gtx-1080-ti"]
+    assert "GB for weights" in result.rows[1].reason
