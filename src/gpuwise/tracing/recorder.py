@@ -23,6 +23,7 @@ from gpuwise.job.job import Batch
 from gpuwise.strategy import Mesh
 from gpuwise.trace import KINDS, PHASES, OperationRow, OperationValues
 from gpuwise.trace.parallel.recorded_rows import CallShapes, Counted
+from gpuwise.tracing.accumulation import ADDS, as_it_runs
 from gpuwise.tracing.answers import Answers
 from gpuwise.tracing.collectives import (
     GroupTable,
@@ -181,6 +182,7 @@ class Recorder(TorchDispatchMode):
             return waited
         if self.answers.covers(func):
             return self.answers.answer(func, args, noted=not self.updating)
+        func = as_it_runs(func, args) if func is ADDS else func
         try:
             out = func(*args, **kwargs)
         except DynamicOutputShapeException:
