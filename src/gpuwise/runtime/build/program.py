@@ -17,6 +17,7 @@ from gpuwise.runtime.build.checks import check_program, check_strategy
 from gpuwise.runtime.build.ema import ExponentialMovingAverage
 from gpuwise.runtime.build.job_model import model_of
 from gpuwise.runtime.build.job_optimizer import optimizer_of
+from gpuwise.runtime.build.master_weights import MasterOptimizer
 from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_loss, mean_parts, separated
 from gpuwise.runtime.build.names import plain_name
 from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, StreamedBlocks
@@ -185,7 +186,8 @@ class Program:
             return []
         if self.own_step is not None:
             return self.own_step.never_updated(self.model)
-        return [name for name, p in self.model.named_parameters() if p.requires_grad and p.grad is None]
+        named = [(name, p, self._copies.get(p, p)) for name, p in self.model.named_parameters()]
+        return [name for name, p, copy in named if p.requires_grad and p.grad is None and copy.grad is None]
 
     def left_out_of_optimizer(self) -> list[str]:
         """Names of parameters that have a gradient but are missing in the job's own optimizer."""
@@ -195,13 +197,12 @@ class Program:
         return [
             name
             for name, p in self.model.named_parameters()
-            if id(p) not in updated and p.grad is not None and local(p.grad).any()
+            if id(self._copies.get(p, p)) not in updated and p.grad is not None and local(p.grad).any()
         ]
 
     def names_of_updated(self) -> dict[int, str]:
-        """Names of the parameters, or their copies in host memory, that the optimizer updates, by id."""
-        copies = self.optimizer.copies if isinstance(self.optimizer, HostOptimizer) else {}
-        return {id(copies.get(p, p)): plain_name(name) for name, p in self.model.named_parameters()}
+        """Names of the parameters, or their copies, that the optimizer updates, by id."""
+        return {id(self._copies.get(p, p)): plain_name(name) for name, p in self.model.named_parameters()}
 
     def parameters_are_finite(self) -> bool:
         """Whether the trained parameters are finite on all ranks; waits for the device."""
@@ -212,6 +213,9 @@ class Program:
         if self.strategy.keep_gradients:
             assert isinstance(self.optimizer, torch.optim.Optimizer)
             self.optimizer.zero_grad(set_to_none=False)
+            return
+        if isinstance(self.optimizer, MasterOptimizer):
+            self.optimizer.zero_grad()
             return
         for parameter in self._updated:  # as zero_grad does, without its profiling
             parameter.grad = None
@@ -248,9 +252,14 @@ class Program:
         return separated(self._rank_model.loss(self.model, batch))
 
     def _arrive(self) -> None:
-        """Waits for gradients in flight to the host if the optimizer runs there."""
-        if isinstance(self.optimizer, HostOptimizer):
+        """Brings gradients to where the optimizer updates copies: waits for those in flight to the host, or widens them."""
+        if isinstance(self.optimizer, HostOptimizer | MasterOptimizer):
             self.optimizer.arrive()
+
+    @property
+    def _copies(self) -> Mapping[nn.Parameter, nn.Parameter]:
+        """What the optimizer updates in place of parameters: copies in host memory, or master weights."""
+        return self.optimizer.copies if isinstance(self.optimizer, HostOptimizer | MasterOptimizer) else {}
 
     @cached_property
     def _updated(self) -> list[nn.Parameter]:
