@@ -16,6 +16,8 @@ from torch import Tensor, nn
 import gpuwise
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.job import Job
+from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
+from gpuwise.job.models.language import next_token_batch, token_loss
 from gpuwise.job.models.mlp import Mlp, MlpConfig, class_loss, table_batch
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.runtime.checkpoint.program_state import load_program, program_state
@@ -171,6 +173,15 @@ def test_forecast_plan_and_train_know_fp16(tmp_path: Path) -> None:
     result = gpuwise.train(job(), steps=3, precision="fp16", micro_batch=8, run=tmp_path / "run")
     again = gpuwise.train(job(), steps=5, precision="fp16", micro_batch=8, run=tmp_path / "run")
     assert (result.steps, again.steps) == (3, 5)
+
+
+def test_a_plan_for_several_devices_names_the_precision_that_runs_there() -> None:
+    config = Gpt2Config(vocabulary=64, positions=16, width=32, layers=2, heads=4)
+    language = Job(
+        lambda: Gpt2(config), partial(next_token_batch, vocabulary=64, seq_len=16), token_loss, optimizer="adamw", name="gpt"
+    )
+    with pytest.raises(GpuwiseError, match="amp-fp16 keeps fp32 weights on any mesh"):
+        gpuwise.plan(language, samples=10_000, on="v100-sxm2-16gb:4", precision="fp16")
 
 
 def test_inference_in_fp16_is_the_recording_in_bf16_on_other_units() -> None:
