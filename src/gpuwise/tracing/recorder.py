@@ -117,8 +117,7 @@ class Recorder(TorchDispatchMode):
         self.shapes: list[CallShapes] = []
         self._of_ranks = self.groups.mesh.devices > 1
         self.micro_step = 0
-        self.updating = False
-        self.paused = False
+        self.updating = self.paused = False
         self.origin: Origin | None = None
         self._patches = ExitStack()
         self._group_streams: dict[int, int] = {}  # by the index of a group: the stream of its collectives

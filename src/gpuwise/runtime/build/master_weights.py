@@ -8,7 +8,7 @@ Micikevicius et al., "Mixed precision training" (2018), which apex called O2.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gpuwise.errors import InputError
+from gpuwise.runtime.build.offload import HostOptimizer
 from gpuwise.runtime.build.optimizers import CombinedOptimizer
 
 _MASTER = "master"  # key of the master weight in the state of a parameter
@@ -54,34 +55,37 @@ class MasterOptimizer(CombinedOptimizer):
         super().step()
         torch._foreach_copy_(list(self.copies), list(self.copies.values()))
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        super().zero_grad(set_to_none)
-        for parameter in self.copies:
-            parameter.grad = None
-
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         saved = super().state_dict()
         state = {number: {**saved["state"].get(number, {}), _MASTER: master} for number, master in self._numbered().items()}
         return {**saved, "state": {**saved["state"], **state}}
 
     @torch.no_grad()
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """Raises InputError for the state of an optimizer without master weights."""
-        masters = self._numbered()
-        if missing := [number for number in masters if _MASTER not in state_dict["state"].get(number, {})]:
+        masters, saved = self._numbered(), cast(dict[int, dict[str, object]], state_dict["state"])
+        if missing := [number for number in masters if _MASTER not in saved.get(number, {})]:
             raise InputError(
                 f"the checkpoint has no fp32 weights of {len(missing)} parameters.",
                 ["the precision that was saved", "another run folder"],
             )
         for number, master in masters.items():
-            master.copy_(state_dict["state"][number][_MASTER])
-        rest = {
-            number: {name: value for name, value in values.items() if name != _MASTER}
-            for number, values in state_dict["state"].items()
-        }
+            master.copy_(cast(Tensor, saved[number][_MASTER]))
+        rest = {number: {name: value for name, value in values.items() if name != _MASTER} for number, values in saved.items()}
         super().load_state_dict({**state_dict, "state": {number: values for number, values in rest.items() if values}})
 
     def _numbered(self) -> dict[int, Tensor]:
         """The master weights by their numbers in a state dict, which counts over the groups."""
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         return {number: parameter.detach() for number, parameter in enumerate(parameters)}
+
+
+def copies_of(optimizer: object) -> Mapping[Parameter, Parameter]:
+    """What an optimizer updates in place of parameters: copies in host memory, or master weights; of others nothing."""
+    return optimizer.copies if isinstance(optimizer, HostOptimizer | MasterOptimizer) else {}
+
+
+def bring_gradients(optimizer: object) -> None:
+    """Brings gradients to where the optimizer updates copies: waits for those in flight to the host, or widens them."""
+    if isinstance(optimizer, HostOptimizer | MasterOptimizer):
+        optimizer.arrive()
