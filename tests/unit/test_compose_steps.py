@@ -138,14 +138,19 @@ def test_parts_of_sequences_take_and_need_as_much_as_each_alone(
         (Mesh(pp=4, dp_shard=2), {"pipeline_schedule": "interleaved-1f1b", "stages_per_rank": 2}),
         (Mesh(pp=2, tp=2, dp_replicate=2), {}),
         (Mesh(dp_shard=8), {}),
+        (Mesh(dp_replicate=8), {}),
+        (Mesh(tp=4, dp_replicate=2), {}),
+        (Mesh(tp=4), {}),
+        (Mesh(pp=2, tp=4), {}),
     ],
     ids=str,
 )
-def test_ends_of_a_pipeline_that_share_a_weight_hold_as_much_as_each_alone(mesh: Mesh, settings: dict[str, object]) -> None:
+def test_models_with_a_tied_weight_take_and_need_as_much_as_each_alone(mesh: Mesh, settings: dict[str, object]) -> None:
     traces, chip = source_of("gpt2").traces(), load_catalog().chip("h100-80gb-sxm")
     techniques = Strategy("amp-bf16", optimizer="adamw")
     table, parallelism = BlockTable(traces, chip, techniques, micro_batches=(1, 4)), Parallelism(**settings)  # type: ignore[arg-type]
-    check_against_forecasts(table, StepPricer(traces), "h100-sxm:8", techniques.but(mesh=mesh, parallelism=parallelism))
+    on = f"h100-sxm:{mesh.devices}"
+    check_against_forecasts(table, StepPricer(traces), on, techniques.but(mesh=mesh, parallelism=parallelism))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from gpuwise.job.job import Batch
 from gpuwise.strategy import Mesh
 from gpuwise.trace import KINDS, PHASES, OperationRow, OperationValues
 from gpuwise.trace.parallel.recorded_rows import CallShapes, Counted
+from gpuwise.tracing.accumulation import ADDS, as_it_runs
 from gpuwise.tracing.answers import Answers
 from gpuwise.tracing.collectives import (
     GroupTable,
@@ -116,8 +117,7 @@ class Recorder(TorchDispatchMode):
         self.shapes: list[CallShapes] = []
         self._of_ranks = self.groups.mesh.devices > 1
         self.micro_step = 0
-        self.updating = False
-        self.paused = False
+        self.updating = self.paused = False
         self.origin: Origin | None = None
         self._patches = ExitStack()
         self._group_streams: dict[int, int] = {}  # by the index of a group: the stream of its collectives
@@ -181,6 +181,7 @@ class Recorder(TorchDispatchMode):
             return waited
         if self.answers.covers(func):
             return self.answers.answer(func, args, noted=not self.updating)
+        func = as_it_runs(func, args) if func is ADDS else func
         try:
             out = func(*args, **kwargs)
         except DynamicOutputShapeException:
