@@ -37,9 +37,9 @@ MERGED_MODELS = (
     "shvit",
     "tiny_vit",
 )
-# Inference under autocast ran with norms of timm's own in half precision (`benchmark.py --fast-norm`), in every version: the bytes
-# alone that efficientnet_b0_gn, resnetv2_50x1_bit or eva02_base move with norms in fp32 would take 1.0 to 1.6 times as long as
-# their steps took. Norms of PyTorch stay in fp32. Training did not: with norms in half precision it would be forecast too fast.
+# Inference under autocast ran with norms of timm's own in half precision (`benchmark.py --fast-norm`), in every version: with
+# norms in fp32, the bytes that efficientnet_b0_gn, resnetv2_50x1_bit or eva02_base move would alone take 1.0 to 1.6 times as
+# long as their steps took. PyTorch's own norms stay in fp32. Training did not: so it would be forecast too fast.
 FAST_NORM_MODELS = (
     "caformer",
     "coat_",
@@ -79,9 +79,9 @@ FAST_NORM_MODELS = (
     "test_efficientnet_gn",
     "tiny_vit",
 )
-# Models whose norms were PyTorch's until the timm of the runs of torch 2.9.1 (vision_transformer.py of 1.0.9 and 1.0.22): on one
-# GPU vit_small_patch16_224 took 0.936 of the time with 2.9.1 (its recordings with and without: 0.938), models of CLIP, whose first
-# norm makes the stream between blocks half precision, 0.83 (0.87). BEiT's became timm's own later still.
+# Models whose norms were PyTorch's until the timm of the runs of torch 2.9.1 (vision_transformer.py of 1.0.9 and 1.0.22): on
+# one GPU vit_small_patch16_224 took 0.936 of the time with 2.9.1 (its recordings with and without: 0.938), models of CLIP,
+# whose first norm makes the stream between blocks half precision, 0.83 (0.87). BEiT's became timm's own later still.
 FAST_NORM_TORCH = "2.9.1"
 FAST_NORM_LATER = ("aimv2", "beit3", "deit", "eva_large", "flexivit", "test_vit", "vit_", "vitamin")
 # Before, hybrids had norms of both kinds: in half precision in their backbone, in fp32 in their blocks.

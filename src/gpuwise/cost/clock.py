@@ -10,8 +10,8 @@ from gpuwise.hardware.types import Chip
 CUBE = 3
 # Units that a board's clock drives: a GPU's. Other chips are priced at their datasheet's rates.
 CLOCKED = ("vector", "tensor", "tf32")
-# Tensor cores of a GeForce board add up fp16, bf16 and tf32 products in fp32 at half of the rate of their kind: 512 operations a
-# multiprocessor and clock instead of 1,024 (NVIDIA, GA102 and AD102 white papers). Half the operands feed them.
+# Tensor cores of a GeForce board add up products of fp16, bf16 and tf32 in fp32 at half of the rate of their kind: 512
+# operations a multiprocessor and clock instead of 1,024 (NVIDIA, GA102 and AD102 white papers). Half the operands feed them.
 HALF_RATE = ("fp16", "bf16", "tf32")
 _HALF_RATE_OPERATIONS = 512 * 1.1
 
