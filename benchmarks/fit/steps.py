@@ -42,7 +42,7 @@ class Step:
 @dataclass(frozen=True)
 class Part:
     """Operations of one class of all steps. step, count: as ParameterBlock.measurement and ParameterBlock.count. least: seconds
-    that none falls below (gpuwise.cost.kernels.times.least_s); fits do without, forecasts of steps do not."""
+    that none falls below (gpuwise.cost.kernels.times.least_s)."""
 
     terms: KernelTerms
     kernels: np.ndarray
@@ -158,7 +158,7 @@ def fit_steps(
     blocks = {}
     for key, part in table.parts.items():
         if key in designs:
-            blocks[key] = ParameterBlock(part.terms, part.kernels, part.step, part.count)
+            blocks[key] = ParameterBlock(part.terms, part.kernels, part.step, part.count, part.least)
         else:
             fixed += table.part_s(key, priors.get(key, GENERIC.entry))
     measured = MeasuredSeconds(table.seconds, weight=weight, fixed_s=fixed, least_s=table.host_s)

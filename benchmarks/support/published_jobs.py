@@ -76,14 +76,15 @@ def job_of(name: str, sizes: dict[str, int], *, half: bool = False, fast_norm: b
 
 
 def _with_fast_norm(make: Callable[[], nn.Module]) -> nn.Module:
-    """The model as `benchmark.py --fast-norm` of timm makes it."""
-    from timm.layers import set_fast_norm
+    """The model with timm's own norms in half precision under autocast, as `benchmark.py --fast-norm` of timm has them.
 
-    set_fast_norm(True)
-    try:
-        return make()
-    finally:
-        set_fast_norm(False)
+    They are set on the model that was made: a hybrid runs its backbone while it is made, on a device without autocast.
+    """
+    model = make()
+    for module in model.modules():
+        if hasattr(module, "_fast_norm"):
+            module._fast_norm = True
+    return model
 
 
 def _transformers(name: str, seq_len: int, *, half: bool) -> Job:
