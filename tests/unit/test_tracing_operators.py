@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,12 @@ from benchmarks.memory_on_cpu import Case, compare
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from gpuwise.cost.kernels import kernel_times
+from gpuwise.cost.kernels.recurrent import of_one_time, over_all_times
+from gpuwise.cost.kernels.shapes import Shapes
+from gpuwise.cost.parameters import parameters
 from gpuwise.errors import JobError
+from gpuwise.hardware.catalog import Catalog
 from gpuwise.job import Job
 from gpuwise.strategy import Strategy
 from gpuwise.trace import KINDS, Trace
@@ -173,3 +179,35 @@ def test_ctc_keeps_alpha_and_makes_beta(in_a_row: bool) -> None:
     assert row["bytes_written"] == alpha + 4 * SAMPLES
     (position,) = [i for i, name in enumerate(trace.operations.name) if name.startswith("aten._ctc_loss_backward")]
     assert trace.operations.column("workspace_bytes")[position] == alpha
+
+
+def test_a_recurrent_layer_is_a_product_a_time_step_and_one_over_all() -> None:
+    layers, units = 2, 24
+
+    def recurrent(layer: nn.Module, x: Tensor, index: Tensor) -> Tensor:
+        return layer(x)[0]
+
+    trace = recorded(job_of(recurrent, lambda: nn.LSTM(WIDTH, units, layers, batch_first=True)))
+    operations = trace.operations
+    at = [i for i, name in enumerate(operations.name) if name.split(".")[1].startswith("_cudnn_rnn")]
+    shapes = Shapes.of(operations).take(np.array(at))
+    assert shapes.batch.tolist() == [TIMES * layers] * 2
+    assert (shapes.m.tolist(), shapes.n.tolist(), shapes.k.tolist()) == ([SAMPLES] * 2, [4 * units] * 2, [units] * 2)
+    rows, step = SAMPLES * TIMES, of_one_time(shapes)
+    assert step.flops.tolist() == [2 * SAMPLES * 4 * units * units] * 2
+    inputs = 2 * rows * 4 * units * (WIDTH + units)  # of the first layer and the second
+    state = layers * 2 * rows * 4 * units * units
+    assert over_all_times(shapes).flops.tolist() == [inputs, 2 * inputs + state]
+
+
+def test_recurrent_layers_are_priced_as_products_and_in_tf32_where_there_is() -> None:
+    def recurrent(layer: nn.Module, x: Tensor, index: Tensor) -> Tensor:
+        return layer(x)[0]
+
+    trace = recorded(job_of(recurrent, lambda: nn.LSTM(WIDTH, WIDTH, batch_first=True)))
+    for chip, figure in (("a100-80gb-sxm", "tf32"), ("v100-sxm2-16gb", "fp32")):  # cuDNN allows TF32 by default
+        times = kernel_times(trace, Catalog().chip(chip), parameters())
+        names = [name for name in times.names if name.startswith("rnn")]
+        assert names == [f"rnn.{figure}", f"rnn_backward.{figure}"]
+        rows = np.isin(times.kernel_class, [times.names.index(name) for name in names])
+        assert (times.device_s[rows] >= TIMES * 1e-6).all()  # a time step waits for the one before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pd = pytest.importorskip("pandas")
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from benchmarks.support.published_case import Case  # noqa: E402
 from benchmarks.zoo.cases import read  # noqa: E402
@@ -65,3 +65,30 @@ def test_inference_from_a_throughput():
 )
 def test_rows_without_a_forecast_say_why(changes, reason):
     assert result_of(**changes) == Unscored(reason)
+
+
+def test_translation_counts_word_pieces_of_both_languages():
+    case = result_of(
+        source_repo="lambdal/deeplearning-benchmark",
+        framework="PyTorch (NVIDIA DeepLearningExamples)",
+        model="GNMT",
+        task="train",
+        precision="amp-fp16",
+        num_gpus=2.0,
+        batch_per_gpu=100.0,
+        throughput=9400.0,
+        throughput_unit="tokens/s",
+    )
+    assert isinstance(case, Case)
+    assert (case.job, case.strategy.precision, case.seconds) == ("gnmt-fp16", "fp32", pytest.approx(1.0))
+    assert case.strategy.mesh == Mesh(dp_replicate=2)
+
+
+@pytest.mark.parametrize(("name", "count"), [("gnmt", 159_605_817), ("tft-electricity", None), ("dlrm", None)])
+def test_jobs_of_the_zoo_build(name, count):
+    from benchmarks.zoo.registry import build
+
+    with torch.device("meta"):
+        model = build(name, {"seq_len": 30}).model()
+    parameters = sum(p.numel() for p in model.parameters())
+    assert parameters == count if count else parameters > 0  # of GNMT: "Number of parameters" of its logs

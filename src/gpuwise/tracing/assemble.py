@@ -96,11 +96,12 @@ def _is_used(row: StorageRow, length: int) -> bool:
 
 
 def _order(row: StorageRow) -> int:
-    """Gradients come last, in the order of the parameters they belong to. Before them comes what the step before left, such as
-    its gradient norm: it is older than the optimizer's state in the second step of a process, younger in the third."""
+    """Gradients come last, in the order of the parameters they belong to. Before them comes what the step before left and
+    this one frees, such as its gradient norm: older than the optimizer's state in the second step of a process, younger in
+    the third."""
     if row.category == "gradient":
         return row.gradient_order + 2
-    return int(row.born == BEFORE and row.category is None)
+    return int(row.born == BEFORE and row.category is None and row.died is not None)
 
 
 def _category(row: StorageRow, phase_of: np.ndarray, length: int) -> str:
