@@ -37,6 +37,8 @@ def register(device_type: str) -> None:
         library.impl(name, _never_runs, "PrivateUse1")
     register_op_impl(aten._fused_rms_norm.default)(_fused_rms_norm_shapes)
     register_op_impl(aten._grouped_mm.default)(_grouped_mm_shapes)
+    for overload in (aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor):
+        register_op_impl(overload)(_ctc_gradient_shapes)
     register_op_impl(aten._cudnn_rnn.default)(rnn.forward_shapes)
     register_op_impl(aten._cudnn_rnn_backward.default)(rnn.backward_shapes)
     library.impl("_fused_sgd_", lambda *args, **kwargs: None, "Meta")  # works in place; PyTorch gives it no shape rule
@@ -59,6 +61,11 @@ def _fused_rms_norm_shapes(
     kept = (*x.shape[: x.dim() - len(normalized_shape)], *[1] * len(normalized_shape))
     with mode:
         return torch.empty_like(x), x.new_empty(kept, dtype=torch.float32)
+
+
+def _ctc_gradient_shapes(mode: FakeTensorMode, op: OpOverload, *args: torch.Tensor) -> torch.Tensor:
+    with mode:
+        return torch.empty_like(args[1])
 
 
 def _grouped_mm_shapes(

@@ -170,7 +170,13 @@ def _rnn_backward(call: OperatorCall) -> int:
     return rnn.workspace_bytes(arguments) + turned_bytes
 
 
+def ctc_backward(call: OperatorCall) -> int:
+    """The scores of alignments from the end, as many as those from the start (LossCTC.cu, LossCTC.cpp)."""
+    return call.tensor(6).nbytes
+
+
 _RULES: dict[OpOverloadPacket, Rule] = {
+    aten._ctc_loss_backward: ctc_backward,
     aten.mm: _product(0),
     aten.bmm: _product(0),
     aten.addmm: _product(1),
