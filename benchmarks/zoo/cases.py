@@ -37,10 +37,11 @@ ELSEWHERE = {
 
 @dataclass(frozen=True)
 class ZooCase:
-    """A row that can be forecast: its id in the table, its model's name there, and the case."""
+    """A row that can be forecast: its id in the table, its model's name and precision there, and the case."""
 
     row: str
     model: str
+    precision: str
     case: Case
 
 
@@ -51,7 +52,7 @@ def zoo_rows(reference: Path) -> tuple[list[ZooCase], pd.DataFrame]:
     for row in table.itertuples():
         result = read(row)
         if isinstance(result, Case):
-            cases.append(ZooCase(row.id, row.model, result))
+            cases.append(ZooCase(row.id, row.model, row.precision, result))
         else:
             mode = "infer" if row.task == "infer" else "train"
             unscored.append((str(row.framework), row.source_repo, str(row.model), mode, result.reason))
@@ -88,7 +89,7 @@ def _case(row: Any, entry: Entry, reading: Reading) -> Case | Unscored:
     devices, infers = int(row.num_gpus), row.task == "infer"
     inside = min(8, devices)
     strategy = Strategy(
-        precision="bf16" if reading.half else row.precision,
+        precision=reading.precision or ("bf16" if reading.half else row.precision),
         micro_batch=int(micro_batch),
         accumulation=reading.accumulation,
         mode="infer" if infers else "train",

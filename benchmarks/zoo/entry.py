@@ -23,6 +23,8 @@ class Reading:
         micro_batch: samples of one device. None (the default): the table's batch_per_gpu.
         accumulation: micro-batches between two updates. Default 1.
         channels_last: layout of images. Default False.
+        precision: what the step runs in where the table's word is no precision of ours: a model that is in fp16 as a whole
+            needs no autocast, so that it runs as "fp32" does. None (the default): the table's.
         half: the whole model ran in fp16 (apex's O2); it is recorded in bf16 and priced in fp16. Default False.
         update: whether the step updates parameters. Default True.
         collectives: whether devices exchange gradients. Default True.
@@ -34,6 +36,7 @@ class Reading:
     micro_batch: int | None = None
     accumulation: int = 1
     channels_last: bool = False
+    precision: str | None = None
     half: bool = False
     update: bool = True
     collectives: bool = True

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.zoo import recommendation, ssd, transformer_xl
+from benchmarks.zoo import detection, recommendation, segmentation, speech, ssd, transformer_xl, translation, voices
 from benchmarks.zoo.entry import Entry
 from gpuwise.job import Job
 
-FAMILIES = (recommendation, ssd, transformer_xl)
+FAMILIES = (detection, recommendation, segmentation, speech, ssd, transformer_xl, translation, voices)
 
 ENTRIES: dict[tuple[str, str], Entry] = {
     (entry.repository, entry.model): entry for family in FAMILIES for entry in family.ENTRIES

@@ -41,7 +41,7 @@ def _row(zoo: ZooCase, cache: Path, catalog: Catalog) -> dict[str, Any]:
         "job": case.job,
         "device": case.chip_id,
         "devices": case.count * case.machines,
-        "precision": "fp16" if case.half else case.strategy.precision,
+        "precision": zoo.precision,
         "mode": case.strategy.mode,
         "batch": case.strategy.micro_batch,
         "measured_s": case.seconds,

@@ -143,4 +143,3 @@ def test_the_ctc_loss_holds_the_scores_of_full_alignments(target: str) -> None:
     assert calls(step, "aten._ctc_loss.Tensor") == [alignments + samples * 4]
     assert calls(step, "aten._ctc_loss_backward.Tensor") == [frames * samples * classes * 4]
     assert calls(step, "aten._ctc_loss_backward.Tensor", "workspace_bytes") == [alignments]
-    assert any(note.kind == "assumed-full-sequences" for note in step.header.assumption_notes)

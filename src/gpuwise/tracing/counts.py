@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from gpuwise.notes.job import assumed_detections, assumed_full_sequences
+from gpuwise.notes.job import assumed_detections
 from gpuwise.tracing.answers import Answers
 from gpuwise.tracing.kernels.detection import assumed_classes, assumed_count
 
@@ -47,8 +47,6 @@ class Counts:
             return self._indexed(op, first, args[1])  # type: ignore[arg-type]
         if packet is aten._unique2:
             return self._classes(first)
-        if packet is aten._ctc_loss:
-            return self._aligned(args)
         if op.namespace == "torchvision" and packet.__name__ == "nms":
             self._answers.note(assumed_detections())
             return first.new_empty(first.shape[0], dtype=torch.int64)
@@ -75,20 +73,6 @@ class Counts:
             return None
         nothing = boxes.new_empty(0, dtype=torch.int64)
         return boxes.new_empty(classes), nothing, nothing
-
-    def _aligned(self, args: Sequence[object]) -> object:
-        """Losses, and the scores of partial alignments (n, frames, 2 * letters + 1): aten/src/ATen/native/LossCTC.cpp."""
-        scores, letters, _, lengths = args[:4]
-        assert isinstance(scores, Tensor)
-        assert isinstance(letters, Tensor)
-        frames, samples = scores.shape[:2] if scores.dim() == 3 else (scores.shape[0], 1)
-        if isinstance(lengths, Tensor):
-            self._answers.note(assumed_full_sequences())
-            longest = letters.shape[1] if letters.dim() == 2 else -(-letters.shape[0] // samples)
-        else:
-            longest = max(lengths)  # type: ignore[call-overload]
-        losses = scores.new_empty(() if scores.dim() == 2 else (samples,))
-        return losses, scores.new_empty((samples, frames, 2 * longest + 1))
 
     def _count(self, mask: Tensor) -> int | None:
         written = self._written_into(mask)

@@ -64,9 +64,15 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
     elif kind == "optimizer":
         kernels = launches_of_many(updated_sizes(call))
     elif kind == "embedding":  # reads the rows it gathers, not the table
-        read = written + sum(size_bytes(t) for t in inputs if not t.is_floating_point())
+        gathered = args[1].numel() * size_bytes(args[0][0]) if packet in _BAGS else written
+        read = gathered + sum(size_bytes(t) for t in inputs if not t.is_floating_point())
     elif kind == "scatter" and packet is aten.embedding_dense_backward:
         m, n, k = args[1].numel(), args[2], args[0].shape[-1]
+    elif kind == "scatter" and packet in (aten._embedding_bag_backward, aten._embedding_bag_dense_backward):
+        m, n, k = args[1].numel(), outputs[0].shape[0], args[0].shape[-1]
+    elif kind == "scatter" and mutated:  # reads and writes what it adds to, not the whole buffer
+        buffer_bytes, touched = _touched_bytes(mutated, inputs)
+        read, written = read - buffer_bytes + touched, written - buffer_bytes + touched
     elif kind == "norm" and packet in _NORMS_BACKWARD:
         batch, m, k = _norm_dims(call)
     elif kind == "rnn" and packet in (aten._cudnn_rnn, aten._cudnn_rnn_backward):
@@ -121,6 +127,16 @@ def _mutated(call: OperatorCall) -> list[Tensor]:
     ]
 
 
+def _touched_bytes(mutated: list[Tensor], inputs: list[Tensor]) -> tuple[int, int]:
+    """Bytes of the buffer that a call scatters into, and of what it touches there: as many numbers as it brings, or, where
+    it brings one for all, as it has indices."""
+    (buffer,) = mutated
+    brought = [t for t in inputs if t is not buffer and (t.dtype == buffer.dtype) and t.dim()]
+    numbers = max((t.numel() for t in brought or inputs if t is not buffer), default=0)
+    return size_bytes(buffer), min(size_bytes(buffer), numbers * buffer.element_size())
+
+
+_BAGS = {aten._embedding_bag, aten._embedding_bag_forward_only}
 _STEPPED = {getattr(getattr(aten, name.split(".")[1]), name.split(".")[2]): rule for name, rule in STEPPED.items()}
 _NORMS_BACKWARD = {aten.native_layer_norm_backward, aten._fused_rms_norm_backward}
 _ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,10 +35,12 @@ from gpuwise.tracing.collectives import (
 )
 from gpuwise.tracing.counts import Counts
 from gpuwise.tracing.describe import describe, device_type, dtype_name, size_bytes, updated_sizes
+from gpuwise.tracing.in_place import as_on_a_device
 from gpuwise.tracing.kernels.convolution import copied_operands
 from gpuwise.tracing.module_tracker import ModuleTracker
 from gpuwise.tracing.operator_call import OperatorCall, tensors_in
 from gpuwise.tracing.patching import patched
+from gpuwise.tracing.positions import Origin, PositionRow
 from gpuwise.tracing.propagation import unseen_propagation
 from gpuwise.tracing.refusals import dynamic_shape, no_shape_rule, refuse_cuda
 from gpuwise.tracing.storage_table import StorageRow, StorageTable
@@ -55,23 +57,6 @@ _ASKS_PINNED = torch.ops.aten.is_pinned.default
 _COPIES = torch.ops.aten._to_copy.default
 # micro_step of what follows the last backward, and of every row of phase optimizer.
 UPDATE_STEP = 2
-
-
-class Origin(NamedTuple):
-    """Where an operation comes from: index of its phase, and of its module."""
-
-    phase: int
-    module: int
-
-
-class PositionRow(NamedTuple):
-    """One position of the step: index of its operation, module and phase, the micro-batch (0, 1; 2: the update), stream."""
-
-    operation: int
-    module: int
-    phase: int
-    micro_step: int
-    stream: int
 
 
 class Recorder(TorchDispatchMode):
@@ -181,6 +166,7 @@ class Recorder(TorchDispatchMode):
             return waited
         if self.answers.covers(func):
             return self.answers.answer(func, args, noted=not self.updating)
+        func = as_on_a_device(func, args)
         out = self.counts.shaped(func, args)
         try:
             out = func(*args, **kwargs) if out is None else out

@@ -17,7 +17,8 @@ from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
 from gpuwise.trace.header import UpdatedParameter
 from gpuwise.tracing.kernels.low_bit import inner_tensors
-from gpuwise.tracing.recorder import BACKWARD, UPDATE_STEP, Origin, Recorder
+from gpuwise.tracing.positions import Origin
+from gpuwise.tracing.recorder import BACKWARD, UPDATE_STEP, Recorder
 from gpuwise.tracing.storage_table import StorageRow
 
 MANY = 3  # micro-batches of a rank's step from which on there is one between the first and the last, which are special
