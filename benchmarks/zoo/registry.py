@@ -8,11 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.zoo import clicks, recommendation, ssd, temporal_fusion, transformer_xl, translation
+from benchmarks.zoo import (
+    clicks,
+    detection,
+    recommendation,
+    segmentation,
+    speech,
+    ssd,
+    temporal_fusion,
+    transformer_xl,
+    translation,
+    voices,
+)
 from benchmarks.zoo.entry import Entry
 from gpuwise.job import Job
 
-FAMILIES = (clicks, recommendation, ssd, temporal_fusion, transformer_xl, translation)
+FAMILIES = (
+    clicks,
+    detection,
+    recommendation,
+    segmentation,
+    speech,
+    ssd,
+    temporal_fusion,
+    transformer_xl,
+    translation,
+    voices,
+)
 
 ENTRIES: dict[tuple[str, str], Entry] = {
     (entry.repository, entry.model): entry for family in FAMILIES for entry in family.ENTRIES

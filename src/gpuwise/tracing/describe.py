@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from gpuwise.trace.stepped import STEPPED
 from gpuwise.trace.tables import KINDS, NO_LAYOUT, OperationRow, OperationValues
 from gpuwise.trace.update.rows import launches_of_many
-from gpuwise.tracing.kernels import cpu_temporaries, temporaries
+from gpuwise.tracing.kernels import boxes, cpu_temporaries, temporaries
 from gpuwise.tracing.kernels.convolution import channels_last, convolution_operands
 from gpuwise.tracing.kernels.schemas import ConvolutionArguments, ConvolutionBackwardArguments
 from gpuwise.tracing.kinds import kind_of
@@ -88,16 +88,19 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
         read = written = kernels = 0
     elif packet in _FILLED:  # the tensor whose type they have is not read
         read = 0
+    if op.namespace == "torchvision" and (moved := boxes.moved(call)):
+        (read, written), kernels = moved, boxes.launches(call)
     floating = [t.dtype for t in [*inputs, *outputs] if t.is_floating_point()]
     # A product of int8 numbers has int32 results.
     dtype = dtype_name(floating[0] if floating else (inputs if kind == "gemm" else outputs or inputs)[0].dtype)
-    if device_type((outputs or inputs)[0]) == "cpu":
+    on_cpu = device_type((outputs or inputs)[0]) == "cpu"
+    workspace = (cpu_temporaries if on_cpu else temporaries).workspace_bytes(call)
+    if op.namespace == "torchvision":
+        workspace = boxes.workspace_bytes(call, on_cpu=on_cpu)
+    if on_cpu:
         k = _window(call) if kind == "pool" else k
-        workspace = cpu_temporaries.workspace_bytes(call)
-    else:
-        workspace = temporaries.workspace_bytes(call)
-        if op in _STEPPED:
-            workspace += _STEPPED[op](dtype, batch, m, n, k)
+    elif op in _STEPPED:
+        workspace += _STEPPED[op](dtype, batch, m, n, k)
     values = OperationValues(flops, read, written, workspace, kernels, batch, m, n, k, causal)
     return OperationRow(str(op), KINDS.index(kind), dtype, values, channels_last=_layout(call, kind))
 
