@@ -15,6 +15,7 @@ from gpuwise.trace.tables import KINDS, NO_LAYOUT, OperationRow, OperationValues
 from gpuwise.trace.update.rows import launches_of_many
 from gpuwise.tracing.kernels import cpu_temporaries, temporaries
 from gpuwise.tracing.kernels.convolution import channels_last, convolution_operands
+from gpuwise.tracing.kernels.cpu_rows import rows_moved
 from gpuwise.tracing.kernels.schemas import ConvolutionArguments, ConvolutionBackwardArguments
 from gpuwise.tracing.kinds import kind_of
 from gpuwise.tracing.operator_call import OperatorCall, tensors_in
@@ -78,13 +79,18 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
         if packet is aten.sort and inputs[0].dim():
             m = inputs[0].shape[args[1] if len(args) > 1 else cast(int, call.kwargs.get("dim", -1))]
             batch = inputs[0].numel() // max(1, m)
+    elif packet is aten.roll and len(args) > 2:  # one pass a dimension (roll_common of ATen/native/TensorTransformations.h)
+        read, written = (len(args[2]) * moved for moved in (read, written))
     elif packet in _ALLOCATIONS:
         read = written = kernels = 0
     floating = [t.dtype for t in [*inputs, *outputs] if t.is_floating_point()]
     # A product of int8 numbers has int32 results.
     dtype = dtype_name(floating[0] if floating else (inputs if kind == "gemm" else outputs or inputs)[0].dtype)
     if device_type((outputs or inputs)[0]) == "cpu":
-        k = _window(call) if kind == "pool" else k
+        if kind == "pool":
+            k = _window(call)
+        elif kind in ("embedding", "scatter") and packet is not aten.embedding_dense_backward:
+            m, n, k = rows_moved(call)
         workspace = cpu_temporaries.workspace_bytes(call)
     else:
         workspace = temporaries.workspace_bytes(call)
