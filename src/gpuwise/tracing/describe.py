@@ -15,6 +15,7 @@ from gpuwise.trace.tables import KINDS, NO_LAYOUT, OperationRow, OperationValues
 from gpuwise.trace.update.rows import launches_of_many
 from gpuwise.tracing.kernels import boxes, cpu_temporaries, temporaries
 from gpuwise.tracing.kernels.convolution import channels_last, convolution_operands
+from gpuwise.tracing.kernels.cpu_rows import rows_moved
 from gpuwise.tracing.kernels.schemas import ConvolutionArguments, ConvolutionBackwardArguments
 from gpuwise.tracing.kinds import kind_of
 from gpuwise.tracing.operator_call import OperatorCall, tensors_in
@@ -84,6 +85,8 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
         if packet is aten.sort and inputs[0].dim():
             m = inputs[0].shape[args[1] if len(args) > 1 else cast(int, call.kwargs.get("dim", -1))]
             batch = inputs[0].numel() // max(1, m)
+    elif packet is aten.roll and len(args) > 2:  # one pass a dimension (roll_common of ATen/native/TensorTransformations.h)
+        read, written = (len(args[2]) * moved for moved in (read, written))
     elif packet in _ALLOCATIONS:
         read = written = kernels = 0
     elif packet in _FILLED:  # the tensor whose type they have is not read
@@ -97,10 +100,12 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
     workspace = (cpu_temporaries if on_cpu else temporaries).workspace_bytes(call)
     if op.namespace == "torchvision":
         workspace = boxes.workspace_bytes(call, on_cpu=on_cpu)
-    if on_cpu:
-        k = _window(call) if kind == "pool" else k
-    elif op in _STEPPED:
+    if not on_cpu and op in _STEPPED:
         workspace += _STEPPED[op](dtype, batch, m, n, k)
+    if on_cpu and kind == "pool":
+        k = _window(call)
+    elif on_cpu and kind in ("embedding", "scatter") and packet is not aten.embedding_dense_backward:
+        m, n, k = rows_moved(call)
     values = OperationValues(flops, read, written, workspace, kernels, batch, m, n, k, causal)
     return OperationRow(str(op), KINDS.index(kind), dtype, values, channels_last=_layout(call, kind))
 
