@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from benchmarks import classical_jobs
 from gpuwise.api.classical import growth_of_time, memory_of_full_fit
 from gpuwise.cost.forecast import Interval
 from gpuwise.errors import GpuwiseError
+from gpuwise.hardware.waiting import idle_threads_asleep
 from gpuwise.measure.fits import time_fits
 from gpuwise.measure.process_meter import metered
 from gpuwise.report.parts import percent
@@ -60,6 +62,7 @@ class Result:
         few_rounds: whether parts were fitted with few rounds.
         parts_s: processor seconds of the parts together.
         noise: longest time of the fixed piece of work, over the shortest.
+        parts: (rows, rounds, whole, processor seconds) of each.
     """
 
     job: str
@@ -72,6 +75,7 @@ class Result:
     few_rounds: bool
     parts_s: float
     noise: float
+    parts: list[tuple[int, int | None, bool, float]]
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Result:
@@ -160,7 +164,8 @@ def compared(name: str) -> Result:
     """The full fit of a job, and its forecast from parts within a tenth of that time."""
     references = [_reference_s()]
     command = [sys.executable, "-m", "benchmarks.classical_forecasts", "--full", name]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    environment = {**os.environ, **idle_threads_asleep()}  # as in the child that fits the parts
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     full = json.loads(done.stdout.splitlines()[-1])
     references.append(_reference_s())
     cpu_s = full["cpu_s"]
@@ -182,6 +187,7 @@ def compared(name: str) -> Result:
         not largest.whole,
         sum(fit.cpu_s * fit.fits for fit in parts),
         max(references) / min(references),
+        [(fit.samples, fit.rounds, fit.whole, fit.cpu_s) for fit in parts],
     )
 
 

@@ -23,7 +23,6 @@ from gpuwise.hardware.types import Chip
 from gpuwise.measure.fitting.design import Design
 from gpuwise.measure.fitting.entry_model import ParameterBlock
 from gpuwise.measure.fitting.solve import MeasuredSeconds, solve
-from gpuwise.trace.tables import CATEGORIES, KINDS
 from gpuwise.trace.trace import Trace
 
 LEAST_COMPUTE = round(1 / GEFORCE_BOOST, 2)
@@ -43,7 +42,7 @@ class Step:
 @dataclass(frozen=True)
 class Part:
     """Operations of one class of all steps. step, count: as ParameterBlock.measurement and ParameterBlock.count. least: seconds
-    that none falls below (gpuwise.cost.kernels.times.least_s); fits do without, forecasts of steps do not."""
+    that none falls below (gpuwise.cost.kernels.times.least_s)."""
 
     terms: KernelTerms
     kernels: np.ndarray
@@ -112,7 +111,7 @@ def table_of(steps: Iterable[Step]) -> Table:
     if len(families) > 1:
         raise ValueError(f"a table holds chips of one family, not {sorted(families)}")
     for index, step in enumerate(steps):
-        trace, counts = step.trace, _counts(step.trace)
+        trace, counts = step.trace, step.trace.counts().astype(float)
         for (kernel_class, dtype), members in classes(trace).items():
             chosen = np.array(members)
             chosen = chosen[counts[chosen] > 0]
@@ -159,7 +158,7 @@ def fit_steps(
     blocks = {}
     for key, part in table.parts.items():
         if key in designs:
-            blocks[key] = ParameterBlock(part.terms, part.kernels, part.step, part.count)
+            blocks[key] = ParameterBlock(part.terms, part.kernels, part.step, part.count, part.least)
         else:
             fixed += table.part_s(key, priors.get(key, GENERIC.entry))
     measured = MeasuredSeconds(table.seconds, weight=weight, fixed_s=fixed, least_s=table.host_s)
@@ -177,18 +176,6 @@ def entries_of(calibration: Calibration, keys: Iterable[str]) -> dict[str, Calib
         if result is not None:
             entries[key] = result.applied
     return entries
-
-
-def _counts(trace: Trace) -> np.ndarray:
-    """How often each distinct operation runs in a step whose batch lies on the device already: copies that make the
-    input's storages are left out, as published steps have no input pipeline."""
-    storages, sequence = trace.storages, trace.sequence
-    born = np.unique(storages.born[storages.category == CATEGORIES.index("input")])
-    born = born[born >= 0]
-    copies = born[trace.operations.kind[sequence.operation[born]] == KINDS.index("copy")]
-    weights = trace.repeats.astype(float)
-    weights[copies] = 0
-    return np.bincount(sequence.operation, weights=weights, minlength=len(trace.operations))
 
 
 def _hardware(step: Step, kernel_class: str, dtype: str) -> tuple[str, Units | None, Hardware]:

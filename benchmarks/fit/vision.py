@@ -199,10 +199,14 @@ def _names(chip: str, context: Context) -> set[str]:
 
 
 def _pooled(table: Table, store: Store, context: Context) -> dict[str, CalibrationEntry]:
-    """Entries of the family for every class of the table; each chip counts as much as any other."""
+    """Entries of the family for every class of the table; each chip counts as much as any other.
+
+    Only the pooled classes are fitted, beside the figures that the family has of the others: what stands for a GPU without
+    steps must add up with those.
+    """
     chip = context.catalog.chips[str(table.chip[0])]
     known = entries_of(store.calibration(chip, levels=("family",)), table.parts)
-    wanted = designs(table.parts)
+    wanted = {key: design for key, design in designs(table.parts).items() if key.startswith(POOLED) or key not in known}
     priors = {**known, **{key: design.start(known.get(key)) for key, design in wanted.items()}}
     counts = pd.Series(table.chip.astype(str)).map(pd.Series(table.chip.astype(str)).value_counts()).to_numpy(float)
     entries, _ = fit_steps(table, wanted, priors, weight=1 / counts, pull=POOLED_PULL, smooth=SMOOTH, iterations=50)

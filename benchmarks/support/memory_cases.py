@@ -14,16 +14,25 @@ from gpuwise.job import Job
 from gpuwise.job.models.alexnet import AlexNet, AlexNetConfig
 from gpuwise.job.models.bert import Bert, BertConfig
 from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
-from gpuwise.job.models.language import masked_word_batch, merge_heads, next_token_batch, split_heads, token_loss
+from gpuwise.job.models.language import (
+    masked_word_batch,
+    merge_heads,
+    next_token_batch,
+    split_heads,
+    token_loss,
+    translation_batch,
+)
 from gpuwise.job.models.llama import Llama, LlamaConfig
 from gpuwise.job.models.mixtral import Mixtral, MixtralConfig
 from gpuwise.job.models.mlp import Mlp, MlpConfig, class_loss, image_batch, table_batch
 from gpuwise.job.models.resnet import ResNet
+from gpuwise.job.models.t5 import T5, T5Config
 from gpuwise.job.models.unet import Unet, UnetConfig, diffusion_batch, diffusion_loss
 from gpuwise.job.models.vit import Vit, VitConfig
 from gpuwise.strategy import Strategy
 
 VOCABULARY, SEQ_LEN = 2048, 64
+MANY_WORDS = 32_000  # the gradient of so large an embedding is at the peak
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,11 @@ def cases() -> list[Case]:
         Case("GPT-2, accumulated", gpt, Strategy(micro_batch=4, accumulation=2)),
         Case("GPT-2, amp-bf16", gpt, Strategy(micro_batch=4, precision="amp-bf16")),
         Case("GPT-2, bf16", gpt, Strategy(micro_batch=4, precision="bf16")),
+        Case("GPT-2, tied words, fp32", _gpt(MANY_WORDS), Strategy(micro_batch=1)),
+        Case("GPT-2, tied words, amp-bf16", _gpt(MANY_WORDS), Strategy(micro_batch=1, precision="amp-bf16")),
+        Case("BERT, tied words, amp-bf16", _bert(MANY_WORDS), Strategy(micro_batch=1, precision="amp-bf16")),
+        Case("T5, tied words, fp32", _t5(), Strategy(micro_batch=1)),
+        Case("T5, tied words, amp-bf16", _t5(), Strategy(micro_batch=1, precision="amp-bf16")),
         Case("Llama, adamw", llama, Strategy(micro_batch=4)),
         Case("Llama, muon", llama, Strategy(micro_batch=4, optimizer="muon")),
         Case("Llama, adamw in backward", llama, Strategy(micro_batch=4, optimizer_in_backward=True)),
@@ -83,16 +97,23 @@ def _mlp() -> Job:
     return Job(model=lambda: Mlp(config), batch=partial(table_batch, features=256, classes=10), loss=class_loss)
 
 
-def _language(model: Callable[[], nn.Module], batch: Callable[..., object]) -> Job:
-    return Job(model=model, batch=partial(batch, vocabulary=VOCABULARY, seq_len=SEQ_LEN), loss=token_loss)
+def _language(model: Callable[[], nn.Module], batch: Callable[..., object], vocabulary: int = VOCABULARY) -> Job:
+    return Job(model=model, batch=partial(batch, vocabulary=vocabulary, seq_len=SEQ_LEN), loss=token_loss)
 
 
-def _bert() -> Job:
-    return _language(lambda: Bert(BertConfig(vocabulary=VOCABULARY, width=256, layers=4, heads=4)), masked_word_batch)
+def _bert(vocabulary: int = VOCABULARY) -> Job:
+    config = BertConfig(vocabulary=vocabulary, width=256, layers=4, heads=4)
+    return _language(lambda: Bert(config), masked_word_batch, vocabulary)
 
 
-def _gpt() -> Job:
-    return _language(lambda: Gpt2(Gpt2Config(vocabulary=VOCABULARY, width=256, layers=4, heads=4)), next_token_batch)
+def _t5() -> Job:
+    config = T5Config(vocabulary=MANY_WORDS, width=256, layers=2, heads=4, hidden=512)
+    return _language(lambda: T5(config), translation_batch, MANY_WORDS)
+
+
+def _gpt(vocabulary: int = VOCABULARY) -> Job:
+    config = Gpt2Config(vocabulary=vocabulary, width=256, layers=4, heads=4)
+    return _language(lambda: Gpt2(config), next_token_batch, vocabulary)
 
 
 def _llama() -> Job:

@@ -22,6 +22,7 @@ CHIPS = {
     "H100-80GB": "h100-80gb-sxm",
     "V100-16GB": "v100-sxm2-16gb",
     "V100-32GB": "v100-sxm2-32gb",
+    "V100": "v100-sxm2-16gb",  # of detectron2 (Big Basin), Swin Transformer
     "V100-32GB-PCIe": "v100-pcie-32gb",
     "T4": "t4",
     "P4-8GB": "p4",

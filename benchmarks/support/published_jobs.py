@@ -1,4 +1,4 @@
-"""Published models as gpuwise jobs: presets, timm models, and those that are neither. Needs PyTorch and transformers.
+"""Published models as gpuwise jobs: presets, timm models, and those of benchmarks/zoo. Needs PyTorch and transformers.
 
 What was timed is followed where it is public: NeuSight's language models (neusight/Tracing/trace.py of sitar-lab/NeuSight:
 eager attention; BERT classifies in inference and is pretrained in training), Lambda's runs of NVIDIA's DeepLearningExamples
@@ -15,19 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.support.published_models import (
-    TRANSFORMER_XL,
-    MasterAdam,
-    NeuMf,
-    Ssd300,
-    TransformerXl,
-    detection_batch,
-    detection_loss,
-    transformer_xl_batch,
-    transformer_xl_loss,
-    view_batch,
-    view_loss,
-)
+from benchmarks.zoo.master_adam import MasterAdam
+from benchmarks.zoo.registry import build, has
 from gpuwise.job import Job, resolve
 from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
 from gpuwise.job.models.language import next_token_batch, token_loss
@@ -49,7 +38,7 @@ GPT = {"hf-gpt2_large": (1280, 36, 20), "hf-gpt3_27": (2560, 32, 32)}  # the sam
 
 
 def job_of(name: str, sizes: dict[str, int], *, half: bool = False, fast_norm: bool = False) -> Job:
-    """A gpuwise Job: a preset, a timm model, or one of the published models that are neither.
+    """A gpuwise Job: a preset, a timm model, or one of the zoo.
 
     half: the whole model in half precision with fp32 copies of its parameters, as apex's O2 ran it. fast_norm: of timm, norms
     that stay in half precision under autocast.
@@ -60,15 +49,8 @@ def job_of(name: str, sizes: dict[str, int], *, half: bool = False, fast_norm: b
         width, layers, heads = MPT[name.removeprefix("mpt-")]
         config = Gpt2Config(vocabulary=50_368, positions=seq_len, width=width, layers=layers, heads=heads, dropout=0.0)
         return _token_job(name, partial(Gpt2, config), token_loss, vocabulary=config.vocabulary, seq_len=seq_len)
-    if family == "transformer_xl":
-        return _transformer_xl(name, seq_len, half=half)
-    if name == "ncf":
-        return Job(NeuMf, view_batch, view_loss, optimizer="adam", name=name)
-    if name == "ssd300":
-        make_importable()
-        return Job(
-            Ssd300, detection_batch, detection_loss, optimizer="momentum", name=name, sample_unit="image", image_size=300
-        )
+    if has(name):
+        return build(name, sizes, half=half)
     if family == "hf" or name == "bert-large-qa":
         return _transformers(name, seq_len, half=half)
     job = resolve(name, image_size=sizes.get("image_size"), seq_len=sizes.get("seq_len"))
@@ -76,14 +58,15 @@ def job_of(name: str, sizes: dict[str, int], *, half: bool = False, fast_norm: b
 
 
 def _with_fast_norm(make: Callable[[], nn.Module]) -> nn.Module:
-    """The model as `benchmark.py --fast-norm` of timm makes it."""
-    from timm.layers import set_fast_norm
+    """The model with timm's own norms in half precision under autocast, as `benchmark.py --fast-norm` of timm has them.
 
-    set_fast_norm(True)
-    try:
-        return make()
-    finally:
-        set_fast_norm(False)
+    They are set on the model that was made: a hybrid runs its backbone while it is made, on a device without autocast.
+    """
+    model = make()
+    for module in model.modules():
+        if hasattr(module, "_fast_norm"):
+            module._fast_norm = True
+    return model
 
 
 def _transformers(name: str, seq_len: int, *, half: bool) -> Job:
@@ -118,20 +101,6 @@ def _transformers(name: str, seq_len: int, *, half: bool) -> Job:
         return F.cross_entropy(out.prediction_logits.flatten(0, 1), labels.flatten())
 
     return _token_job(name, model, loss, vocabulary=config.vocab_size, seq_len=seq_len, half=half)
-
-
-def _transformer_xl(name: str, seq_len: int, *, half: bool) -> Job:
-    config = TRANSFORMER_XL[name.removeprefix("transformer_xl-")]
-    return Job(
-        partial(TransformerXl, config),
-        partial(transformer_xl_batch, config=config, seq_len=seq_len),
-        transformer_xl_loss,
-        optimizer=MasterAdam if half else "adamw",
-        name=name,
-        sample_unit="token",
-        tokens_per_sample=seq_len,
-        seq_len=seq_len,
-    )
 
 
 def _token_job(name, model, loss, *, vocabulary: int, seq_len: int, half: bool = False) -> Job:  # type: ignore[no-untyped-def]

@@ -18,7 +18,8 @@ from gpuwise.trace.tables import OperationSequence, Storages
 
 
 def family_of(case: Case, cache: Path) -> TraceFamily:
-    """The case's job recorded for any micro-batch (compiled: for its own), from the cache where it is there."""
+    """The case's job recorded for any micro-batch (compiled, or a loop over images: for its own), from the cache where it is
+    there."""
     strategy, micro_batch, path = _recording(case, cache)
     if not path.exists():
         from benchmarks.support.published_jobs import job_of
@@ -46,13 +47,15 @@ def _recording(case: Case, cache: Path) -> tuple[Strategy, int, Path]:
     from gpuwise.trace.parallel.variant import recorded_as
 
     strategy = recorded_as(case.strategy)
-    micro_batch = strategy.micro_batch if strategy.compile else 2
+    loops = case.job.startswith("rcnn-")  # over images, so that a step of each size is a program of its own
+    micro_batch = strategy.micro_batch if strategy.compile or loops else 2
     size = "-".join(f"{name}{value}" for name, value in case.size)
     kind = (
         "-half" * case.half
         + "-fast_norm" * case.fast_norm
         + f"-compiled{micro_batch}" * strategy.compile
         + "-channels_last" * strategy.channels_last
+        + f"-of{micro_batch}" * loops
     )
     name = f"{case.job}-{size}-{strategy.precision}-{strategy.recompute}-{strategy.mode}{kind}.npz"
     return strategy, micro_batch, cache / name.replace("/", "_").replace(":", "_")

@@ -65,7 +65,9 @@ class JobSizes(TypedDict, total=False):
 class Techniques(TypedDict, total=False):
     """Everything about a step but its batch and its devices; None leaves the choice to gpuwise. See Strategy."""
 
-    precision: Annotated[str | None, Setting("Number formats of the arithmetic.", PRECISIONS)]
+    precision: Annotated[
+        str | None, Setting("Number formats of the arithmetic; fp16 trains with fp32 master weights.", PRECISIONS)
+    ]
     recompute: Annotated[str | None, Setting("Activations made again in backward.", RECOMPUTES, only_training=True)]
     optimizer: Annotated[str | None, Setting("Instead of the job's own.", OPTIMIZERS, only_training=True)]
     optimizer_kernels: Annotated[

@@ -43,6 +43,20 @@ def test_rows_that_hide_behind_a_constant_cost_are_inside_the_interval(noise: tu
     assert interval.low < 3e-3 + 4e-7 * 1e6 < interval.high
 
 
+def test_a_jump_is_no_steep_law():
+    # Factor analysis of 20 columns, as a second thread joined and spun; on 200,000 rows it took 6.75 s.
+    interval = growth_of([195, 781, 1940, 3125], [4e-3, 37e-3, 96e-3, 26e-3]).at(200_000)
+    assert interval.low < 6.75 < interval.high
+    assert 6.75 / 5 < interval.value < 6.75 * 5
+
+
+def test_a_cube_that_sizes_show_is_carried_on():
+    sizes = [250, 500, 1000, 2000, 4000]
+    interval = growth_of(sizes, [1e-3 + 2e-11 * n**3 for n in sizes], scatter=replace(TIME, rise=0.0)).at(16_000)
+    assert interval.low < 2e-11 * 16_000**3 < interval.high
+    assert interval.value > 2e-11 * 16_000**3 / 2
+
+
 def test_more_rows_are_less_certain():
     growth = growth_of(SIZES, [LAWS["rows"](n) for n in SIZES])
     spreads = [math.log(at.high / at.low) for at in map(growth.at, (SIZES[-1], 4 * SIZES[-1], 100 * SIZES[-1]))]

@@ -79,6 +79,20 @@ def test_iterations_are_those_that_were_made(make: Callable[[], LogisticRegressi
     assert limit.most == fitted.max_iter > np.max(fitted.n_iter_)
 
 
+def test_rounds_are_trees_or_iterations():
+    trees = (RandomForestClassifier(), HistGradientBoostingClassifier(), make_pipeline(StandardScaler(), BaggingClassifier()))
+    for estimator, expected in [*((each, True) for each in trees), (LogisticRegression(), False), (KMeans(), False)]:
+        limit = round_limit_of(estimator)
+        assert limit is not None
+        assert limit.trees is expected
+
+
+def test_few_trees_alone_say_what_all_take():
+    few = [fit(n, rounds, whole=False) for n in (1000, 4000, 16_000) for rounds in (2, 5)]
+    interval = growth_of_fits([], few, samples=16_000, round_limit=100, figure=lambda one: one.cpu_s, scatter=TIME).at(16_000)
+    assert interval.value == pytest.approx(seconds(16_000, 100), rel=0.15)
+
+
 def test_estimators_without_one_limit_have_none():
     two = VotingClassifier([("a", LogisticRegression()), ("b", RandomForestClassifier())])
     for estimator in (LinearRegression(), SVC(), two, object()):
@@ -171,3 +185,19 @@ def test_the_ladder_reaches_more_rows_with_few_rounds(least: int):
         assert math.prod(each.samples for each in few[-2:]) > whole[-1].samples ** 2
     else:
         assert not few
+
+
+def test_trees_that_take_the_whole_limit_are_fitted_few_at_a_time():
+    fits: list[TimedFit] = []
+    ladder = FitLadder(
+        Rounds,
+        lambda n: (range(400 * n),),
+        largest=2**16,
+        limit_s=0.5,
+        of_processors=True,
+        begins=lambda _: None,
+        fitted=fits.append,
+    )
+    assert ladder.climb() == "limit"
+    assert len({each.samples for each in fits}) > 1
+    assert not any(each.whole for each in fits)

@@ -128,3 +128,11 @@ def test_a_larger_product_is_never_quicker(grown):
             terms = cpu.terms(kernel_class, product(**shape), HARDWARE)
             seconds = result.entry.join_s(result.entry.parts_s(terms.seconds, terms.features))
             assert (np.diff(seconds) >= -1e-12).all(), (chip.id, kernel_class)
+
+
+def test_turns_of_a_gather_are_dealt_to_the_cores_and_its_table_counts():
+    shapes = product([1000.0, 2000.0], 50_000, 16)
+    terms = cpu.terms("embedding", shapes, HARDWARE)
+    assert terms.seconds["rows"] == pytest.approx([1000 * cpu.TURN_S / 8, 2000 * cpu.TURN_S / 8])
+    assert terms.features["table"] == pytest.approx(50_000 * 16 * 4 / 16e6)
+    assert "rows" not in cpu.terms("copy", shapes, HARDWARE).seconds

@@ -281,7 +281,13 @@ def test_every_chip_of_the_catalog_is_priced_or_refused(dtype, precision):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_precisions_of_a_chip_are_those_it_has_units_for(precision):
     """One answer to two questions, for every chip: may it be asked, and are there units that run it."""
-    dtypes = {"amp-bf16": "bfloat16", "bf16": "bfloat16", "amp-fp16": "float16", "fp8": "float8_e4m3fn"}
+    dtypes = {
+        "amp-bf16": "bfloat16",
+        "bf16": "bfloat16",
+        "amp-fp16": "float16",
+        "fp16": "float16",
+        "fp8": "float8_e4m3fn",
+    }
     dtype = dtypes.get(precision, "float32")
     for chip in CATALOG.chips.values():
         try:

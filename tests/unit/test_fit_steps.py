@@ -50,6 +50,18 @@ def made(steps: int = 120, seed: int = 0) -> Table:
     return replace(empty, seconds=empty.step_s(TRUE))
 
 
+def test_limits_of_the_hardware_are_fitted_within():
+    """A fit counts the seconds that no kernel falls below, as forecasts do."""
+    table = made()
+    part = table.parts["elementwise"]
+    limited = replace(table, parts={**table.parts, "elementwise": replace(part, least=1.5 * part.terms.seconds["memory"])})
+    limited = replace(limited, seconds=limited.step_s(TRUE))
+    entries, errors = fit_steps(limited, DESIGNS, {}, pull=1e-6, smooth=0.0, iterations=150)
+    assert np.abs(errors).max() < 0.02
+    assert np.abs(np.log(limited.step_s(entries) / limited.seconds)).max() < 0.02
+    assert entries["conv.fp16"].terms["memory"].scale == pytest.approx(1.9, rel=0.05)
+
+
 def test_known_figures_are_recovered():
     table = made()
     entries, errors = fit_steps(table, DESIGNS, {}, pull=1e-6, smooth=0.0, iterations=150)

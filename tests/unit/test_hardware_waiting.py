@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwise.hardware.waiting import CHOICES, passive_waiting, wait_passively, waiting_is_set
+from gpuwise.hardware.waiting import BLAS_CHOICE, CHOICES, idle_threads_asleep, passive_waiting, wait_passively, waiting_is_set
 from gpuwise.measure.child import answers
 
 JOB = """
@@ -38,6 +38,13 @@ def test_what_the_user_chose_stands(monkeypatch: pytest.MonkeyPatch):
             patch.setenv(name, "")
             assert passive_waiting() == {}
             assert waiting_is_set()
+
+
+def test_threads_of_timed_fits_sleep_unless_the_user_has_chosen(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(BLAS_CHOICE, raising=False)
+    assert idle_threads_asleep() == {"OMP_WAIT_POLICY": "passive", "OPENBLAS_THREAD_TIMEOUT": "4"}
+    monkeypatch.setenv(BLAS_CHOICE, "20")
+    assert idle_threads_asleep() == {"OMP_WAIT_POLICY": "passive"}
 
 
 def test_nothing_is_set_where_it_would_be_too_late(monkeypatch: pytest.MonkeyPatch):

@@ -4,17 +4,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.support.published_models import (  # noqa: E402
-    SSD_BOXES,
+from benchmarks.zoo.master_adam import MasterAdam  # noqa: E402
+from benchmarks.zoo.recommendation import NeuMf, view_batch, view_loss  # noqa: E402
+from benchmarks.zoo.transformer_xl import (  # noqa: E402
     TRANSFORMER_XL,
-    MasterAdam,
-    NeuMf,
     TransformerXl,
     _shifted,
     transformer_xl_batch,
     transformer_xl_loss,
-    view_batch,
-    view_loss,
 )
 
 
@@ -68,7 +65,7 @@ def test_ssd_has_8732_boxes():
 
     make_importable()
     pytest.importorskip("torchvision")
-    from benchmarks.support.published_models import Ssd300
+    from benchmarks.zoo.ssd import SSD_BOXES, Ssd300
 
     with torch.device("meta"):
         boxes, scores = Ssd300()(torch.empty(2, 3, 300, 300))

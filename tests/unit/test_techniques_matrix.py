@@ -66,7 +66,7 @@ JOB = Job(Model, batch, loss, name="tiny")
 PARAMETER_BYTES = 4 * sum(p.numel() for p in Model().parameters())
 
 TECHNIQUES: dict[str, dict[str, Any]] = {
-    **{name: {"precision": name} for name in ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16", "fp8")},
+    **{name: {"precision": name} for name in ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16", "fp16", "fp8")},
     **{f"recompute {name}": {"recompute": name} for name in ("none", "selective", "full")},
     **{
         f"{optimizer} {kernels}": {"optimizer": optimizer, "optimizer_kernels": kernels}
@@ -93,6 +93,7 @@ REFUSED = {
         "amp-bf16": "does not compute",
         "amp-fp16": "does not compute",
         "bf16": "does not compute",
+        "fp16": "does not compute",
         "fp8": "does not compute",
         "offloaded optimizer": "a CPU is the host",
         "offloaded parameters": "a CPU is the host",
@@ -195,6 +196,7 @@ def test_techniques_that_exclude_each_other_are_refused() -> None:
 MESHES = {"dp=2": "h100-sxm:2", "dp_shard=8": "h100-sxm:8"}
 NOT_ON_SEVERAL = {
     "in backward": "optimizer in backward",
+    "fp16": "one device so far",
     "offloaded optimizer": "offload moves",
     "offloaded parameters": "offload moves",
 }

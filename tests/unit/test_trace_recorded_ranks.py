@@ -111,6 +111,7 @@ SPLIT = [
     (gpt2, Strategy("amp-bf16", micro_batch=4, mesh=Mesh(dp_shard=2, tp=2))),
     (gpt2, Strategy("amp-bf16", micro_batch=2, mesh=PP, accumulation=4)),
     (gpt2, Strategy("bf16", micro_batch=2, mesh=PP, accumulation=4, parallelism=Parallelism(pipeline_schedule="gpipe"))),
+    (gpt2, Strategy("amp-bf16", micro_batch=4, mesh=Mesh(dp_replicate=2))),
     (gpt2, Strategy("bf16", micro_batch=2, mesh=Mesh(pp=2, dp_shard=2), accumulation=4)),
 ]
 

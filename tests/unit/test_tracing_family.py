@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,6 +53,14 @@ def test_batch_and_sequence_off_the_grid(strategy: Strategy) -> None:
         assert_same(family.at(**sizes), direct)
         assert live_bytes(family.at(**sizes)).peak_bytes == live_bytes(direct).peak_bytes
         assert disagreement(family.at(**sizes), direct) == 0
+
+
+def test_a_job_that_clips_its_gradients_has_a_family() -> None:
+    # The norm that a step leaves is older than the optimizer's state in the first recording, younger in all others.
+    job = replace(mlp_job(), clip_norm=1.0)
+    family = trace_family(job, Strategy(micro_batch=2))
+    assert [axis.name for axis in family.axes] == ["micro_batch"]
+    assert_same(family.at(micro_batch=9), record(job, Strategy(micro_batch=9)))
 
 
 def test_samples_that_meet_each_other_are_quadratic_in_the_batch() -> None:

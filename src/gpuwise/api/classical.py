@@ -109,10 +109,9 @@ def _forecast(timed: TimedFits, *, deadline_s: float | None, others_share: float
         fit.cpu_s / fit.seconds for fit in sorted((*timed.fits, *timed.few_rounds), key=lambda fit: fit.cpu_s)[-_BUSY_FITS:]
     )
     growth = growth_of_time(timed).scaled(1 / cores)
-    largest = timed.fits[-1]
     time_s, memory = growth.at(timed.samples), memory_of_full_fit(timed)
     if timed.measured:
-        time_s = Interval(largest.seconds, largest.seconds, largest.seconds)
+        time_s = Interval(*[timed.largest.seconds] * 3)
     capacity = None if here is None else here.host_memory_bytes
     fit = FullFit(timed.samples, time_s, memory, growth, cores, timed.measured)
     enough = judge(fit, capacity_bytes=capacity, processors=processors, deadline_s=deadline_s, catalog=catalog)
@@ -149,13 +148,20 @@ def memory_of_full_fit(timed: TimedFits) -> Interval | None:
 
 
 def _growth(timed: TimedFits, figure: Callable[[TimedFit], float], scatter: Scatter) -> Growth:
-    return growth_of_fits(timed.fits, timed.few_rounds, samples=timed.samples, figure=figure, scatter=scatter)
+    return growth_of_fits(
+        timed.fits,
+        timed.few_rounds,
+        samples=timed.samples,
+        round_limit=timed.round_limit,
+        figure=figure,
+        scatter=scatter,
+    )
 
 
 def _notes(timed: TimedFits, others_share: float) -> tuple[Note, ...]:
     remarks: list[Note] = []
     if not timed.measured:
-        largest = timed.fits[-1].samples
+        largest = timed.largest.samples
         remarks.append(notes.extrapolated_from(samples=largest, share=largest / timed.samples))
         if timed.few_rounds:
             last = timed.few_rounds[-1]

@@ -241,7 +241,7 @@ def _top_modules(trace: Trace, times: KernelTimes) -> tuple[tuple[str, float], .
         return ()
     sequence = trace.sequence
     per_module = np.bincount(
-        sequence.module, weights=times.device_s[sequence.operation] * trace.repeats, minlength=len(trace.modules)
+        sequence.module, weights=times.device_s[sequence.operation] * trace.device_repeats, minlength=len(trace.modules)
     )
     totals: dict[str, float] = {}
     for name, seconds in zip(_group_names(trace.modules), per_module.tolist(), strict=True):

@@ -68,6 +68,7 @@ def precisions_of(chip: Chip) -> tuple[str, ...]:
         "tf32": bool(peaks.get("tf32")) and (kind == "systolic" or (kind == "gpu" and chip.vendor == "NVIDIA")),
         "amp-bf16": bool(peaks.get("bf16")),
         "bf16": bool(peaks.get("bf16")),
+        "fp16": bool(peaks.get("fp16")) or (kind == "gpu" and bool(peaks.get("fp32"))),
         "fp8": bool(peaks.get("fp8") and peaks.get("bf16")) and kind != "cpu",
         "amp-fp16": bool(peaks.get("fp16")) or (kind == "gpu" and bool(peaks.get("fp32"))),
     }

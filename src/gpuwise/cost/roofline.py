@@ -207,7 +207,7 @@ def _points(trace: Trace, times: KernelTimes, by: str) -> tuple[Point, ...]:
         label = np.array([number[name] for name in starred])[trace.sequence.module]
 
     def total(values: np.ndarray) -> np.ndarray:
-        summed: np.ndarray = np.bincount(label, weights=values * trace.repeats, minlength=len(names))
+        summed: np.ndarray = np.bincount(label, weights=values * trace.device_repeats, minlength=len(names))
         return summed
 
     seconds = total(times.device_s[operation])

@@ -20,6 +20,7 @@ _COUNTS = {
     "max_iter": ("n_iter_",),
     "iterations": ("tree_count_",),
 }
+_OF_TREES = "max_leaf_nodes"  # a parameter of boosters whose `max_iter` is their number of trees
 _FITTED = ("best_estimator_",)  # a search's estimator, which it fits on all rows last
 
 
@@ -38,10 +39,12 @@ class RoundLimit:
     Attributes:
         name: of the parameter, as `set_params` takes it: "logisticregression__max_iter".
         most: its value; None where the library has a default of its own.
+        trees: whether rounds are trees, all of which a fit grows; iterations end where they converge.
     """
 
     name: str
     most: int | None
+    trees: bool
 
     def lowered(self, estimator: Estimator, rounds: int) -> Estimator:
         """The unfitted estimator with so many rounds at most."""
@@ -81,8 +84,10 @@ def round_limit_of(estimator: Estimator) -> RoundLimit | None:
     outermost = [name for depth, name in candidates if depth == min(candidates)[0]]
     if len(outermost) != 1:
         return None
+    path, _, own = outermost[0].rpartition("__")
     most = parameters[outermost[0]]
-    return RoundLimit(outermost[0], most if isinstance(most, int) else None)
+    trees = own != "max_iter" or f"{path}__{_OF_TREES}".removeprefix("__") in parameters
+    return RoundLimit(outermost[0], most if isinstance(most, int) else None, trees)
 
 
 def _is_count(value: object) -> bool:

@@ -11,18 +11,32 @@ from pathlib import Path
 from types import ModuleType
 
 _libraries: list[object] = []  # a torch.library.Library takes its definitions with it when it dies
+_defined: set[str] = set()  # operators that exist by name only
+# Operators with the arguments that they have, so that a forecast can record them (torchvision/csrc/ops/nms.cpp, roi_align.cpp).
+_SCHEMAS = {
+    "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "roi_align": "(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
+    "int sampling_ratio, bool aligned) -> Tensor",
+    "_roi_align_backward": "(Tensor grad, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
+    "SymInt batch_size, SymInt channels, SymInt height, SymInt width, int sampling_ratio, bool aligned) -> Tensor",
+}
 
 
 def make_importable() -> None:
     """From here on `import torchvision` works, wherever it stands: in timm, in transformers, in the user's own file.
 
     Where its operators (non-maximum suppression, region pooling, ...) are missing, they exist by name only and raise when
-    called, as they did before; image classifiers do not use them. torchvision's own Python code registers shape functions for
-    exactly the names that are defined here, which is what fails without them. Nothing is imported now, and nothing changes
-    where torchvision imports by itself or is absent.
+    called, as they did before; image classifiers do not use them, and those of _SCHEMAS can be recorded. torchvision's own
+    Python code registers shape functions for exactly the names that are defined here, which is what fails without them.
+    Nothing is imported now, and nothing changes where torchvision imports by itself or is absent.
     """
     if "torchvision" not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+def stands_in(name: str) -> bool:
+    """Whether one of torchvision's operators exists by name only."""
+    return name in _defined
 
 
 class _Finder(MetaPathFinder):
@@ -70,4 +84,5 @@ def _define_operator_names(folder: Path) -> None:
     _libraries.append(library)
     names = re.findall(r"torchvision::(\w+)", registrations) + re.findall(r'register_meta\("(\w+)"', registrations)
     for name in sorted(set(names)):
-        library.define(f"{name}(Tensor unavailable) -> Tensor")
+        library.define(name + _SCHEMAS.get(name, "(Tensor unavailable) -> Tensor"))
+        _defined.add(name)

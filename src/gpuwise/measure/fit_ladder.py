@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from statistics import median
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job.classical import Estimator, Table
@@ -24,8 +23,10 @@ FEWEST_ROWS = 100  # of the smallest size
 ALL_MAY_RAISE = 5_000  # rows up to which an estimator may raise for want of rows: clusters, folds, components
 TIMES, FEW_TIMES = 4, 2  # rows of a size in those of the one before; the latter where there are few rows
 FEW_ROWS = 6_400
-AGAIN_SHARE, MOST_FITS = 0.01, 5  # short fits are repeated, up to this share of the limit a size
+AGAIN_SHARE, MOST_FITS = 0.02, 5  # short fits are repeated, up to this share of the limit a size
 WORTH_IT = 1.3  # times the rows of the last size: what one that fills the limit must have
+FEWEST_SIZES, FEWEST_FITS = 2, 3  # from which a full fit is extrapolated
+SECOND_SHARE = 0.4  # of what the first size leaves, for the second: the third is larger
 FIRST_SHARE = 0.35  # of the limit, for fits of all rounds before those of few
 FEWEST_ROUNDS = 12  # from which fits of few rounds are worth their time
 PAIR_SHARE = 0.12  # of the limit, for a pair of fits of few rounds
@@ -68,17 +69,35 @@ class FitLadder:
         self._coming = sizes(largest)
         self._whole: dict[int, float] = {}  # seconds of a fit with its data, by rows
         self._rounds: int | None = None  # of the largest such fit
+        self._is_warm = False
 
     def climb(self) -> str:
         """Fits all sizes. "rows" where all rows were fitted, else "limit". Raises MemoryError, JobError."""
         limit = round_limit_of(self._new())
-        ended = self._climb_whole(limit, self._limit_s * (FIRST_SHARE if limit else 1))
-        if ended == "rows" or limit is None:
+        if limit is None:
+            return self._climb_whole(None, self._limit_s)
+        trees = (limit.most or 0) if limit.trees else 0
+        if trees >= FEWEST_ROUNDS:
+            round_s = self._round_s(limit)
+            if trees * round_s > FIRST_SHARE * self._limit_s and self._climb_pairs(limit, trees, self._coming[0], round_s):
+                return "limit"
+        ended = self._climb_whole(limit, self._limit_s * FIRST_SHARE)
+        if ended == "rows":
             return ended
-        rounds = self._rounds or limit.most or 0
+        rounds = self._rounds or trees
         if rounds >= FEWEST_ROUNDS:
-            self._climb_pairs(limit, rounds)
+            count = max(self._whole)
+            self._climb_pairs(limit, rounds, count, self._whole[count] / rounds)
         return self._climb_whole(limit, self._limit_s)
+
+    def _round_s(self, limit: RoundLimit) -> float:
+        """Processor seconds of a round on the fewest rows, by fits of 1 and 3 that are not counted; 0 where they raise."""
+        with suppress(Exception):  # whatever is wrong shows in the fits of all rounds
+            tables = self._tables(self._coming[0])
+            self._warm_up(tables, limit)
+            once, thrice = (metered(partial(limit.lowered(self._new(), few).fit, *tables)).cpu_s for few in (1, 3))
+            return (thrice - once) / 2 if thrice > once else thrice / 3
+        return 0.0
 
     def _climb_whole(self, limit: RoundLimit | None, limit_s: float) -> str:
         """Fits as the user wrote them."""
@@ -103,13 +122,12 @@ class FitLadder:
                     ) from error
         return "rows"
 
-    def _climb_pairs(self, limit: RoundLimit, rounds: int) -> None:
-        """Fits of few of `rounds`, in pairs, from the largest size of all rounds to as many rows as can be.
+    def _climb_pairs(self, limit: RoundLimit, rounds: int, count: int, round_s: float) -> bool:
+        """Fits of few of `rounds`, in pairs, from `count` rows, where one takes about `round_s`, to as many rows as can be.
 
-        Seconds are expected to grow as from the pair before the last to the last.
+        Seconds are expected to grow as from the pair before the last to the last. False where the estimator raises.
         """
-        count, pairs_s = max(self._whole), dict[int, float]()
-        shared_s, round_s = 0.0, self._whole[count] / rounds
+        pairs_s, shared_s = dict[int, float](), 0.0
         most = max(2, int(MOST_SHARE * rounds))
         try:
             while True:
@@ -127,13 +145,13 @@ class FitLadder:
                 if pairs_s[count] * (larger / count) ** power > LAST_SHARE * left_s:
                     larger = min(self._largest, int(count * max(0.0, left_s / (pairs_s[count] + shared_s)) ** (1 / power)))
                 if larger < WORTH_IT * count:
-                    return
+                    return True
                 times = (larger / count) ** power
                 count, shared_s, round_s = larger, times * shared_s, times * round_s
         except (GpuwiseError, MemoryError):
             raise
         except Exception:  # an estimator that takes no fewer rounds
-            return
+            return False
 
     def _fit(self, count: int, limit: RoundLimit | None, few: int | None = None) -> tuple[float, int | None]:
         """Fits one size: seconds of one fit with its data, and its rounds."""
@@ -141,7 +159,7 @@ class FitLadder:
         self._begins(count)
         began_s = time.perf_counter()
         tables, used, rounds = self._tables(count), list[Used](), None
-        warm_up = not self._whole  # loads what the library loads late
+        warm_up = not self._is_warm  # loads what the library loads late
         if warm_up:
             self._warm_up(tables, limit)
         again_s = AGAIN_SHARE * self._limit_s
@@ -152,20 +170,21 @@ class FitLadder:
             used.append(metered(partial(estimator.fit, *tables)))
             self._used_s += used[-1].cpu_s
             rounds = None if limit is None else limit.rounds_of(estimator)
-        middle_s, cpu_s = (median(getattr(one, name) for one in used) for name in ("seconds", "cpu_s"))
+        least_s, cpu_s = (min(getattr(one, name) for one in used) for name in ("seconds", "cpu_s"))
         peaks = [one.peak_bytes for one in used if one.peak_bytes is not None]
         most = few if few is not None or limit is None else limit.most
-        self._fitted(TimedFit(count, middle_s, cpu_s, max(peaks, default=None), len(used), rounds, most, few is None))
+        self._fitted(TimedFit(count, least_s, cpu_s, max(peaks, default=None), len(used), rounds, most, few is None))
         fits = len(used) + (warm_up and limit is None)
         return (cpu_s if self._of_processors else (time.perf_counter() - began_s) / fits), rounds
 
     def _warm_up(self, tables: tuple[Table, ...], limit: RoundLimit | None) -> None:
-        """A fit that is not counted, of one round where the estimator takes it."""
+        """A fit that is not counted, nor its processor seconds, of one round where the estimator takes it."""
+        self._is_warm = True
         if limit is None:
-            self._used_s += metered(partial(self._new().fit, *tables)).cpu_s
+            self._new().fit(*tables)
             return
         with suppress(Exception):  # whatever is wrong shows in the fit that follows
-            self._used_s += metered(partial(limit.lowered(self._new(), 1).fit, *tables)).cpu_s
+            limit.lowered(self._new(), 1).fit(*tables)
 
     def _spent_s(self) -> float:
         return self._used_s if self._of_processors else time.perf_counter() - self._began_s
@@ -186,6 +205,8 @@ def _next(seconds: dict[int, float], count: int, left_s: float) -> int:
     """
     last, last_s = list(seconds.items())[-1]
     power = _power(seconds, 1.0)
+    if len(seconds) < FEWEST_FITS - 1:
+        left_s *= SECOND_SHARE
     if last_s * (count / last) ** power <= left_s:
         return count
     most = int(last * max(0.0, left_s / last_s) ** (1 / power))

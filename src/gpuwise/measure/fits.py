@@ -7,7 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from gpuwise.errors import DoesNotFitError, GpuwiseError, JobError
+from gpuwise.hardware.waiting import idle_threads_asleep
 from gpuwise.measure.child import ChildDiedError, answers
+from gpuwise.measure.fit_ladder import FEWEST_FITS, FEWEST_SIZES
 from gpuwise.notes import Note
 from gpuwise.notes import classical as notes
 from gpuwise.results.fits import TimedFit
@@ -17,7 +19,6 @@ CHILD = "gpuwise.measure.fits_worker"
 # A fit that was to end within the limit may take this much longer before it is ended.
 PATIENCE_S = 5.0
 SHARED_CLOCK = 10  # clock seconds for each of the processor's, at most, where other programs run
-FEWEST_SIZES = 3  # from which a full fit is extrapolated
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class TimedFits:
         samples: rows of the full fit.
         fits: the sizes that were fitted, smallest first.
         few_rounds: sizes that were fitted with few rounds, by rows and then by rounds.
+        round_limit: most rounds of the full fit; None where the estimator has no such parameter.
         ended: why larger sizes were not fitted; None where all rows that there are were.
     """
 
@@ -39,6 +41,12 @@ class TimedFits:
     fits: tuple[TimedFit, ...]
     ended: Note | None
     few_rounds: tuple[TimedFit, ...] = ()
+    round_limit: int | None = None
+
+    @property
+    def largest(self) -> TimedFit:
+        """The fit of the user's rounds on most rows; where there is none, that of few rounds."""
+        return (self.fits or self.few_rounds)[-1]
 
     @property
     def measured(self) -> bool:
@@ -65,8 +73,8 @@ def time_fits(
         of_processors: whether the limit is one of processor seconds of fits alone, which other programs hardly disturb.
         begins: called with the rows of each size before it is fitted.
 
-    None where the name is no ClassicalJob. Raises JobError for the user's mistakes and where fewer than three sizes ended
-    within the limit, DoesNotFitError where fewer fit in memory.
+    None where the name is no ClassicalJob. Raises JobError for the user's mistakes and where fewer than three fits, or on fewer
+    than two sizes, ended within the limit; DoesNotFitError where fewer fit in memory.
     """
     request = {
         "job": job,
@@ -76,11 +84,12 @@ def time_fits(
         "of_processors": of_processors,
     }
     about: dict[str, str] | None = None
+    round_limit: int | None = None
     fits: list[TimedFit] = []
     few_rounds: list[TimedFit] = []
     size, ended = 0, None
     silence_s = (limit_s + PATIENCE_S) * (SHARED_CLOCK if of_processors else 1)
-    messages = answers(CHILD, request, silence_s=silence_s, purpose="fit")
+    messages = answers(CHILD, request, silence_s=silence_s, purpose="fit", environment=idle_threads_asleep())
     try:
         with closing(messages):
             for answer in messages:
@@ -91,7 +100,7 @@ def time_fits(
                 if "failed" in answer:
                     raise JobError(answer["failed"]["message"], answer["failed"]["ways_out"])
                 if "job" in answer:
-                    about = answer["job"]
+                    about, round_limit = answer["job"], answer["round_limit"]
                 elif "begins" in answer:
                     size = answer["begins"]
                     begins(size)
@@ -108,9 +117,10 @@ def time_fits(
         ended = _cause(death, size, limit_s, available_bytes)
     if about is None:
         raise DoesNotFitError(f"{job}: its data does not fit in the available memory.", ["make the data smaller"])
-    timed = TimedFits(about["name"], about["estimator"], int(about["samples"]), tuple(fits), ended, tuple(few_rounds))
-    sizes = {fit.samples for fit in (*fits, *few_rounds)}
-    if not timed.measured and (not fits or len(sizes) < FEWEST_SIZES):
+    name, estimator, rows = about["name"], about["estimator"], int(about["samples"])
+    timed = TimedFits(name, estimator, rows, tuple(fits), ended, tuple(few_rounds), round_limit)
+    parts = [*fits, *few_rounds]
+    if not timed.measured and (len(parts) < FEWEST_FITS or len({fit.samples for fit in parts}) < FEWEST_SIZES):
         raise _too_few(timed, limit_s)
     return timed
 
@@ -125,7 +135,10 @@ def _cause(death: ChildDiedError, samples: int, limit_s: float, available_bytes:
 
 
 def _too_few(timed: TimedFits, limit_s: float) -> GpuwiseError:
-    done = ", ".join(f"{fit.samples:,} rows in {format_duration(fit.seconds)}" for fit in timed.fits) or "no size"
+    done = (
+        ", ".join(f"{fit.samples:,} rows in {format_duration(fit.seconds)}" for fit in (timed.fits or timed.few_rounds))
+        or "no size"
+    )
     cause = "" if timed.ended is None else f": {timed.ended}"
     what = f"{timed.job}: too few sizes were fitted to extrapolate from ({done}){cause}."
     if timed.ended is not None and timed.ended.kind == "fits-ended-by-memory":

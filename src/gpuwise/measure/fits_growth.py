@@ -25,6 +25,7 @@ def growth_of_fits(
     few_rounds: Sequence[TimedFit],
     *,
     samples: int,
+    round_limit: int | None = None,
     figure: Callable[[TimedFit], float],
     scatter: Scatter,
 ) -> Growth:
@@ -34,15 +35,16 @@ def growth_of_fits(
         fits: as the user wrote them.
         few_rounds: with fewer rounds, on as many rows or more.
         samples: rows of the full fit.
+        round_limit: most rounds of the full fit; None where that of the fits says.
         figure: of a fit, above zero.
         scatter: of the figure.
     """
     every = [*fits, *few_rounds]
-    rows, values, reached = [fit.samples for fit in every], list(map(figure, every)), max(map(figure, fits))
+    rows, values, reached = [fit.samples for fit in every], list(map(figure, every)), max(map(figure, every))
     if not few_rounds:
         return growth_of(rows, values, reached=reached, scatter=scatter)
     law = RoundsLaw.of(fits)
-    full_rounds, error = (float(fits[-1].round_limit or 1), 0.0) if law is None else law.at(samples)
+    full_rounds, error = (float(round_limit or fits[-1].round_limit or 1), 0.0) if law is None else law.at(samples)
     rounds = [fit.rounds or fit.round_limit or full_rounds for fit in every]
     in_caches = replace(scatter, rise=0.0)  # a few rounds had data of nearly all rows
     return growth_of(

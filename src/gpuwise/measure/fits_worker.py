@@ -19,6 +19,7 @@ import numpy as np
 
 from gpuwise.errors import GpuwiseError, JobError
 from gpuwise.job.classical import ClassicalJob, Table, rows_at, rows_of
+from gpuwise.job.rounds import round_limit_of
 from gpuwise.job.user_file import file_object
 from gpuwise.measure.child import WorkerConnection
 from gpuwise.measure.fit_ladder import FitLadder
@@ -48,8 +49,10 @@ def _fit_all(
     warnings.simplefilter("ignore")  # of libraries, about fits that do not converge
     _limit_memory(memory_bytes)
     rows = FittedRows(classical, samples)
-    kind = type(classical.new_estimator()).__name__
-    child.send(job={"name": classical.name or named.name, "samples": rows.samples, "estimator": kind})
+    estimator = classical.new_estimator()
+    limit = round_limit_of(estimator)
+    about = {"name": classical.name or named.name, "samples": rows.samples, "estimator": type(estimator).__name__}
+    child.send(job=about, round_limit=None if limit is None else limit.most)
     ladder = FitLadder(
         classical.new_estimator,
         rows.first,

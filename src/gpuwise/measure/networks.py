@@ -24,6 +24,7 @@ from gpuwise.job.models.mixtral import Mixtral, MixtralConfig
 from gpuwise.job.models.mlp import Mlp, MlpConfig, class_loss, image_batch, table_batch
 from gpuwise.job.models.unet import Unet, UnetConfig, diffusion_batch, diffusion_loss
 from gpuwise.job.models.vit import Vit, VitConfig
+from gpuwise.measure.window_network import WindowNet
 from gpuwise.runtime.devices import backend_of
 
 CLASSES = 100
@@ -176,8 +177,8 @@ def _mlp(features: int, *hidden: int) -> Job:
     return Job(partial(Mlp, config), partial(table_batch, features=features, classes=10), class_loss)
 
 
-def _dlrm() -> Job:
-    config = DlrmConfig(tables=(20_000, 5_000, 40_000, 300, 12_000), width=32, bottom=(256, 32), top=(256, 128, 1))
+def _dlrm(*tables: int, width: int) -> Job:
+    config = DlrmConfig(tables=tables, width=width, bottom=(256, width), top=(256, 128, 1))
     return Job(partial(Dlrm, config), partial(click_batch, dense=config.dense, tables=config.tables), click_loss)
 
 
@@ -193,6 +194,11 @@ def _bert(config: BertConfig, seq_len: int) -> Job:
 
 def _vit(config: VitConfig) -> Job:
     return Job(partial(Vit, config), partial(image_batch, image_size=config.image_size, classes=config.classes), class_loss)
+
+
+def _windows(size: int, *, width: int, heads: int, windows: tuple[int, int]) -> Job:
+    model = partial(WindowNet, width=width, heads=heads, windows=windows, classes=CLASSES)
+    return Job(model, partial(image_batch, image_size=size, classes=CLASSES), class_loss)
 
 
 class ObservedNetwork(NamedTuple):
@@ -222,7 +228,9 @@ NETWORKS: tuple[ObservedNetwork, ...] = (
     ObservedNetwork("ViT", _vit(VitConfig(160, 16, 448, 2, 7, 1792, CLASSES)), 4),
     ObservedNetwork("LSTM, width 192", _language(partial(LstmLanguageModel, 3_000, 128, 192, 1), 3_000, 48), 16),
     ObservedNetwork("UNet, width 64", _unet(), 3),
-    ObservedNetwork("DLRM", _dlrm(), 512),
+    ObservedNetwork("DLRM", _dlrm(20_000, 5_000, 40_000, 300, 12_000, width=32), 512),
+    ObservedNetwork("DLRM, a million rows", _dlrm(1_000_000, 250_000, 100, width=12), 1024),
+    ObservedNetwork("windowed transformer", _windows(192, width=80, heads=4, windows=(6, 8)), 3),
     ObservedNetwork("MLP, one wide layer", _mlp(6_000, 4096, 512), 6),
     ObservedNetwork("plain CNN, wide", _cnn(6, 192, width=64, kernels=(3,), stage=vgg_stage), 1),
     ObservedNetwork("ResNeXt", _cnn(9, 160, width=32, kernels=(3,), stage=resnext_stage), 4),
@@ -245,10 +253,12 @@ NETWORKS: tuple[ObservedNetwork, ...] = (
     ObservedNetwork("ResNet, small images", _cnn(5, 48, width=24, kernels=(3, 3, 5), stage=resnet_stage), 32),
     ObservedNetwork("ResNeXt, small images", _cnn(11, 80, width=64, kernels=(3, 5), stage=resnext_stage), 8),
     ObservedNetwork("ConvNeXt, small images", _cnn(12, 96, width=48, kernels=(7, 3), stage=convnext_stage), 8),
+    ObservedNetwork("windowed transformer, large windows", _windows(320, width=48, heads=3, windows=(10, 5)), 2),
+    ObservedNetwork("windowed transformer, wide", _windows(128, width=192, heads=4, windows=(4, 16)), 3),
     ObservedNetwork("MLP, square", _mlp(200, 256, 256, 256), 128),
     ObservedNetwork("plain CNN, large images", _cnn(8, 192, width=32, kernels=(3, 5), stage=vgg_stage), 2),
 )
-QUICK = 17
+QUICK = 19
 
 
 def scaled(samples: int, device: torch.device) -> int:

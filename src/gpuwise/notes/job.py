@@ -118,6 +118,16 @@ def value_not_known(*, question: str, answer: str | float | bool, position: str 
 
 
 @kind_of_note()
+def assumed_detections() -> str:
+    """A detection model keeps as many boxes as its own limits let through."""
+    return (
+        "what a detection model keeps depends on the images; taken as much as its own limits let through: every anchor passes "
+        "non-maximum suppression, a pyramid's levels have equal shares of the boxes, the sampler finds its share of objects, "
+        "and each proposal is one detection"
+    )
+
+
+@kind_of_note()
 def leaves_the_device(*, position: str) -> str:
     """The job copies a tensor to the CPU, where nothing is priced."""
     return f"a tensor is copied to the CPU at {position}; what is done with it there is not priced"

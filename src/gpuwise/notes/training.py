@@ -27,9 +27,9 @@ def bf16_emulated(*, precision: str, device: str, faster: str) -> str:
 
 
 @kind_of_note(flag="--precision")
-def fp16_slow_on_cpu() -> str:
+def fp16_slow_on_cpu(*, precision: str) -> str:
     """CPUs are slow in float16."""
-    return "amp-fp16 is slow here: few CPUs compute in float16; amp-bf16 needs no loss scaling"
+    return f"{precision} is slow here: few CPUs compute in float16; amp-bf16 needs no loss scaling"
 
 
 @kind_of_note(flag="--precision")

@@ -147,6 +147,8 @@ class BestStrategies:
         request = self.request
         if request.accumulation is not None or request.techniques.optimizer_in_backward:
             return False
+        if request.precision == "fp16":  # of one device alone
+            return False
         return self._composes
 
     def what_fits(self, by_key: Mapping[Key, Candidate], best: Best) -> tuple[Candidate, FittingChange] | None:

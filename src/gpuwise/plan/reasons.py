@@ -24,7 +24,7 @@ from gpuwise.plan.time_and_money import TimeAndMoney
 from gpuwise.plan.types import Plan
 from gpuwise.units import format_duration, format_usd
 
-PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16", "fp8": "fp8"}
+PEAK_OF = {"fp32": "fp32", "tf32": "tf32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16", "fp16": "fp16", "fp8": "fp8"}
 _CPU_IS_ENOUGH_S = 3600.0
 _BEST_IN = {
     "fastest": "fastest of",

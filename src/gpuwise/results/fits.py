@@ -14,7 +14,7 @@ from gpuwise.printed import Printed
 
 @dataclass(frozen=True)
 class TimedFit:
-    """One size that was fitted: medians where it was fitted several times.
+    """One size that was fitted: the least where it was fitted several times.
 
     Attributes:
         samples: rows.

@@ -16,6 +16,7 @@ from gpuwise.strategy.strategy import Strategy
 
 CLOSURE_WAYS = ("--precision amp-bf16 or fp32", "a Job without clip_norm")
 _ONE_DEVICE = "one device: --on CHIP:1"
+_FP16_WAYS = ("--precision amp-fp16", "--precision amp-bf16")
 _REPLICAS = "--mesh dp=N, which keeps a copy on each device"
 
 
@@ -49,7 +50,7 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         ("--accumulate 1", "leave out --optimizer-in-backward"),
     ),
     Exclusion(
-        lambda s, step: s.optimizer_in_backward and s.precision == "amp-fp16",
+        lambda s, step: s.optimizer_in_backward and s.scales_loss,
         "an optimizer in backward cannot scale fp16 gradients: whether to skip a step is known only once "
         "all of them are there.",
         ("--precision amp-bf16", "leave out --optimizer-in-backward"),
@@ -78,6 +79,31 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         lambda s, step: s.offload == "parameters" and step.averages,
         "the average of the parameters stays on the device, which offloaded parameters are to leave.",
         ("--offload optimizer", "a Job without ema_decay"),
+    ),
+    # fp16: the optimizer updates fp32 master weights (gpuwise.runtime.build.master_weights).
+    Exclusion(
+        lambda s, step: s.precision == "fp16" and (step.own_step or s.offload != "none" or s.keep_gradients),
+        "fp16 training moves gradients to fp32 master weights, which does not go with offload, kept gradients or a step of the "
+        "job's own.",
+        _FP16_WAYS,
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: s.precision == "fp16" and s.adapter != "none",
+        "adapters are trained in fp32, so that fp16 training has no master weights to add.",
+        _FP16_WAYS,
+    ),
+    Exclusion(
+        lambda s, step: s.precision == "fp16" and step.averages,
+        "the average of parameters is one of fp16 numbers, in which its changes are rounded away.",
+        _FP16_WAYS,
+        UnsupportedError,
+    ),
+    Exclusion(
+        lambda s, step: s.precision == "fp16" and s.mesh.devices > 1,
+        "fp16 training with fp32 master weights runs on one device so far; amp-fp16 keeps fp32 weights on any mesh.",
+        (_FP16_WAYS[0], _ONE_DEVICE),
+        UnsupportedError,
     ),
     # Of a job that updates inside a step of its own.
     Exclusion(
@@ -117,7 +143,7 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         UnsupportedError,
     ),
     Exclusion(
-        lambda s, step: step.closure and s.precision == "amp-fp16",
+        lambda s, step: step.closure and s.scales_loss,
         "{own}: fp16 gradients cannot be scaled inside a closure.",
         CLOSURE_WAYS[:1],
         PrecisionError,
@@ -212,7 +238,7 @@ def check_techniques(strategy: Strategy, step: StepFacts | None = None) -> None:
             strategy.optimizer_kernels,
             on_cpu=step.on_cpu or strategy.offload != "none",
             in_16_bits=strategy.precision == "bf16",
-            scaled=strategy.precision == "amp-fp16",
+            scaled=strategy.scales_loss,
         )
 
 

@@ -14,7 +14,7 @@ from gpuwise.strategy.kernels import OPTIMIZER_KERNELS, OPTIMIZERS
 from gpuwise.strategy.mesh import Mesh
 from gpuwise.strategy.parallelism import Parallelism
 
-PRECISIONS = ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16", "fp8")
+PRECISIONS = ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16", "fp16", "fp8")
 RECOMPUTES = ("none", "selective", "full")
 OFFLOADS = ("none", "optimizer", "parameters")
 ADAPTERS = ("none", "lora", "qlora")
@@ -48,7 +48,8 @@ class Strategy:
 
     Attributes:
         precision: number formats of the arithmetic, fp32 by default. fp32 | tf32 | amp-bf16 | amp-fp16 | bf16 (parameters,
-            too) | fp8 (linear layers; the rest as amp-bf16).
+            too) | fp16 (parameters and gradients, too; the optimizer has fp32 master weights) | fp8 (linear layers; the rest
+            as amp-bf16).
         micro_batch: samples a forward pass of one rank, 1 by default.
         accumulation: micro-batches before an optimizer step, 1 by default.
         recompute: which activations are computed again in backward. none (default) | selective | full.
@@ -106,6 +107,11 @@ class Strategy:
     def global_batch(self) -> int:
         """Samples an optimizer step: micro_batch × accumulation × data-parallel ranks."""
         return self.micro_batch * self.accumulation * self.mesh.data_parallel
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether gradients are in fp16, so that the loss is scaled."""
+        return self.precision in ("amp-fp16", "fp16")
 
     @property
     def recorded_precision(self) -> str:

@@ -39,6 +39,7 @@ from gpuwise.trace.tables import (
 
 T = TypeVar("T")
 MOST_STREAMS = 128
+_INPUT, _COPY = CATEGORIES.index("input"), KINDS.index("copy")
 _LOSS_BYTES, _NEAR = 8, 3  # a number at most; operations before and after the loss among which its divisions are
 
 
@@ -83,6 +84,27 @@ class Trace:
             repeats[self._divisions] = 0
         return repeats
 
+    @cached_property
+    def uploads(self) -> np.ndarray:
+        """Whether each position copies a tensor of the batch from the host: its copy engine does that, over the link that
+        gpuwise.cost.inputs prices. Shape (positions,)."""
+        mask = np.zeros(len(self.sequence), dtype=bool)
+        if self.header.target == "cpu" or not len(mask):
+            return mask
+        inputs = (self.storages.category == _INPUT) & (self.storages.born >= 0) & (self.storages.born < len(mask))
+        born, operation = self.storages.born[inputs], self.sequence.operation
+        copies = self.operations.kind[operation[born]] == _COPY
+        # In a stage without the copy the storage is born at some other position.
+        copies &= self.operations.column("bytes_written")[operation[born]] == self.storages.size_bytes[inputs]
+        mask[born[copies]] = True
+        return mask
+
+    @cached_property
+    def device_repeats(self) -> np.ndarray:
+        """`repeats` of what the device computes: 0 for uploads. Shape (positions,)."""
+        result: np.ndarray = np.where(self.uploads, 0, self.repeats)
+        return result
+
     @property
     def _divisions(self) -> list[int]:
         """Positions that divide a loss by the accumulation, and its gradient: the end of forward and the start of backward.
@@ -110,7 +132,8 @@ class Trace:
         return cast(T, self._derived[key])
 
     def counts(self, phase: str | None = None) -> np.ndarray:
-        """How often each distinct operation runs in one optimizer step, in one phase or in all. Shape (operations,)."""
+        """How often each distinct operation runs in one optimizer step, in one phase or in all, without uploads. Shape
+        (operations,)."""
         counts: np.ndarray = self._phase_counts.sum(axis=0) if phase is None else self._phase_counts[PHASES.index(phase)]
         return counts
 
@@ -118,7 +141,7 @@ class Trace:
     def _phase_counts(self) -> np.ndarray:
         """`counts` of each phase, shape (phases, operations)."""
         cell = self.sequence.phase.astype(np.int64) * len(self.operations) + self.sequence.operation
-        counts = np.bincount(cell, weights=self.repeats, minlength=len(PHASES) * len(self.operations))
+        counts = np.bincount(cell, weights=self.device_repeats, minlength=len(PHASES) * len(self.operations))
         return counts.astype(np.int64).reshape(len(PHASES), -1)
 
     def flops(self, phase: str | None = None) -> int:

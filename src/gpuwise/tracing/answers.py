@@ -21,7 +21,8 @@ _VALUES = {"all": True, "any": False, "isnan": False, "isinf": False}
 
 
 class Answers:
-    """The policy: all(...) is True, any(...) is False, equal is True, any other number is 1.
+    """The policy: all(...) is True, any(...) is False, equal is True, a number drawn from a range is its middle, any other
+    number is 1.
 
     Attributes:
         notes: on each value that was read, in the order they were made, each once.
@@ -29,7 +30,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.notes: dict[Note, None] = {}
-        self._made_by: dict[int, str] = {}  # by the address of a storage: the operator that made it
+        self._made_by: dict[int, tuple[str, bool | float]] = {}  # by the address of a storage: the operator, and the value
 
     def covers(self, op: OpOverload) -> bool:
         """Whether an operator reads a value."""
@@ -39,14 +40,17 @@ class Answers:
         """Takes note of an operator whose result may be read later."""
         if op is _FINDS_INFINITE:
             assert isinstance(args[1], Tensor)
-            self._made_by[args[1].untyped_storage()._cdata] = _FINDS_INFINITE.__name__
+            self._made_by[args[1].untyped_storage()._cdata] = (_FINDS_INFINITE.__name__, 0.0)
             return
         name = op._overloadpacket.__name__
-        if not isinstance(out, Tensor) or not (self._made_by or name in _VALUES):
+        if not isinstance(out, Tensor) or not (self._made_by or name in _VALUES or name == "uniform_"):
             return
         key = out.untyped_storage()._cdata
         if name in _VALUES:
-            self._made_by[key] = name
+            self._made_by[key] = (name, _VALUES[name])
+        elif name == "uniform_" and out.numel() == 1:
+            low, high = (args[1], args[2]) if len(args) == 3 else (0.0, 1.0)
+            self._made_by[key] = (name, (low + high) / 2)  # type: ignore[operator]
         elif not op.is_view:
             self._made_by.pop(key, None)  # another result at the same address
 
@@ -67,13 +71,10 @@ class Answers:
         if constant is not None:
             value: bool | int | float = constant.item()
             return value
-        maker = self._made_by.get(tensor.untyped_storage()._cdata)
+        usual = True if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
+        maker, answer = self._made_by.get(tensor.untyped_storage()._cdata, ("", usual))
         if maker == _FINDS_INFINITE.__name__:
-            return 0.0
-        if maker is not None:
-            answer = _VALUES[maker]
-        else:
-            answer = True if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
+            return answer
         if noted:
             self._note_answer(f"{maker}()" if maker else "a tensor's value (.item(), .tolist(), if)", answer)
         return answer

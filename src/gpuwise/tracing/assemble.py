@@ -12,7 +12,7 @@ from gpuwise.runtime.build.adapters import parameter_count
 from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
 from gpuwise.strategy.pipeline import stages_of_rank
-from gpuwise.trace import CATEGORIES, Header, Loading, Operations, OperationSequence, Storages, Trace, Waits
+from gpuwise.trace import BEFORE, CATEGORIES, Header, Loading, Operations, OperationSequence, Storages, Trace, Waits
 from gpuwise.trace.header import RECORDED
 from gpuwise.tracing.kernels import temporaries
 from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder
@@ -25,7 +25,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
     length = len(recorder.rows)
     operation, module, phase, micro_step, stream = np.array(recorder.rows, dtype=np.int32).reshape(-1, 5).T
     operations = list(recorder.operations)
-    rows = sorted((row for row in recorder.storages.rows if _is_used(row, length)), key=_order_of_gradients)
+    rows = sorted((row for row in recorder.storages.rows if _is_used(row, length)), key=_order)
     waits = np.array(recorder.streams.waits, dtype=np.int32).reshape(-1, 3)
     categories = [_category(row, phase, length) for row in rows]
     gradients = [row for row, name in zip(rows, categories, strict=True) if name == "gradient"]
@@ -95,9 +95,13 @@ def _is_used(row: StorageRow, length: int) -> bool:
     return bool(row.size_bytes) and row.born < length and (row.died is None or row.died >= row.born)
 
 
-def _order_of_gradients(row: StorageRow) -> int:
-    """Gradients come last, in the order of the parameters they belong to."""
-    return row.gradient_order + 1 if row.category == "gradient" else 0
+def _order(row: StorageRow) -> int:
+    """Gradients come last, in the order of the parameters they belong to. Before them comes what the step before left and
+    this one frees, such as its gradient norm: older than the optimizer's state in the second step of a process, younger in
+    the third."""
+    if row.category == "gradient":
+        return row.gradient_order + 2
+    return int(row.born == BEFORE and row.category is None and row.died is not None)
 
 
 def _category(row: StorageRow, phase_of: np.ndarray, length: int) -> str:

@@ -13,8 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from gpuwise.trace.stepped import STEPPED
 from gpuwise.trace.tables import KINDS, NO_LAYOUT, OperationRow, OperationValues
 from gpuwise.trace.update.rows import launches_of_many
-from gpuwise.tracing.kernels import cpu_temporaries, temporaries
+from gpuwise.tracing.kernels import boxes, cpu_temporaries, temporaries
 from gpuwise.tracing.kernels.convolution import channels_last, convolution_operands
+from gpuwise.tracing.kernels.cpu_rows import rows_moved
 from gpuwise.tracing.kernels.schemas import ConvolutionArguments, ConvolutionBackwardArguments
 from gpuwise.tracing.kinds import kind_of
 from gpuwise.tracing.operator_call import OperatorCall, tensors_in
@@ -64,13 +65,19 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
     elif kind == "optimizer":
         kernels = launches_of_many(updated_sizes(call))
     elif kind == "embedding":  # reads the rows it gathers, not the table
-        read = written + sum(size_bytes(t) for t in inputs if not t.is_floating_point())
+        gathered = args[1].numel() * size_bytes(args[0][0]) if packet in _BAGS else written
+        read = gathered + sum(size_bytes(t) for t in inputs if not t.is_floating_point())
     elif kind == "scatter" and packet is aten.embedding_dense_backward:
         m, n, k = args[1].numel(), args[2], args[0].shape[-1]
+    elif kind == "scatter" and packet in (aten._embedding_bag_backward, aten._embedding_bag_dense_backward):
+        m, n, k = args[1].numel(), outputs[0].shape[0], args[0].shape[-1]
+    elif kind == "scatter" and mutated:  # reads and writes what it adds to, not the whole buffer
+        buffer_bytes, touched = _touched_bytes(mutated, inputs)
+        read, written = read - buffer_bytes + touched, written - buffer_bytes + touched
     elif kind == "norm" and packet in _NORMS_BACKWARD:
         batch, m, k = _norm_dims(call)
     elif kind == "rnn" and packet in (aten._cudnn_rnn, aten._cudnn_rnn_backward):
-        flops, kernels = _recurrent(call)
+        flops, (batch, m, n, k), kernels = _recurrent(call)
     elif kind == "rnn" and packet in (aten.mkldnn_rnn_layer, aten.mkldnn_rnn_layer_backward):
         flops, (batch, m, n, k), kernels = _recurrent_on_cpu(call)
     elif kind == "sort":
@@ -78,18 +85,27 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
         if packet is aten.sort and inputs[0].dim():
             m = inputs[0].shape[args[1] if len(args) > 1 else cast(int, call.kwargs.get("dim", -1))]
             batch = inputs[0].numel() // max(1, m)
+    elif packet is aten.roll and len(args) > 2:  # one pass a dimension (roll_common of ATen/native/TensorTransformations.h)
+        read, written = (len(args[2]) * moved for moved in (read, written))
     elif packet in _ALLOCATIONS:
         read = written = kernels = 0
+    elif packet in _FILLED:  # the tensor whose type they have is not read
+        read = 0
+    if op.namespace == "torchvision" and (moved := boxes.moved(call)):
+        (read, written), kernels = moved, boxes.launches(call)
     floating = [t.dtype for t in [*inputs, *outputs] if t.is_floating_point()]
     # A product of int8 numbers has int32 results.
     dtype = dtype_name(floating[0] if floating else (inputs if kind == "gemm" else outputs or inputs)[0].dtype)
-    if device_type((outputs or inputs)[0]) == "cpu":
-        k = _window(call) if kind == "pool" else k
-        workspace = cpu_temporaries.workspace_bytes(call)
-    else:
-        workspace = temporaries.workspace_bytes(call)
-        if op in _STEPPED:
-            workspace += _STEPPED[op](dtype, batch, m, n, k)
+    on_cpu = device_type((outputs or inputs)[0]) == "cpu"
+    workspace = (cpu_temporaries if on_cpu else temporaries).workspace_bytes(call)
+    if op.namespace == "torchvision":
+        workspace = boxes.workspace_bytes(call, on_cpu=on_cpu)
+    if not on_cpu and op in _STEPPED:
+        workspace += _STEPPED[op](dtype, batch, m, n, k)
+    if on_cpu and kind == "pool":
+        k = _window(call)
+    elif on_cpu and kind in ("embedding", "scatter") and packet is not aten.embedding_dense_backward:
+        m, n, k = rows_moved(call)
     values = OperationValues(flops, read, written, workspace, kernels, batch, m, n, k, causal)
     return OperationRow(str(op), KINDS.index(kind), dtype, values, channels_last=_layout(call, kind))
 
@@ -118,8 +134,19 @@ def _mutated(call: OperatorCall) -> list[Tensor]:
     ]
 
 
+def _touched_bytes(mutated: list[Tensor], inputs: list[Tensor]) -> tuple[int, int]:
+    """Bytes of the buffer that a call scatters into, and of what it touches there: as many numbers as it brings, or, where
+    it brings one for all, as it has indices."""
+    (buffer,) = mutated
+    brought = [t for t in inputs if t is not buffer and (t.dtype == buffer.dtype) and t.dim()]
+    numbers = max((t.numel() for t in brought or inputs if t is not buffer), default=0)
+    return size_bytes(buffer), min(size_bytes(buffer), numbers * buffer.element_size())
+
+
+_BAGS = {aten._embedding_bag, aten._embedding_bag_forward_only}
 _STEPPED = {getattr(getattr(aten, name.split(".")[1]), name.split(".")[2]): rule for name, rule in STEPPED.items()}
 _NORMS_BACKWARD = {aten.native_layer_norm_backward, aten._fused_rms_norm_backward}
+_FILLED = {aten.new_zeros, aten.new_full, aten.new_ones}
 _ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
 
 
@@ -196,15 +223,17 @@ def _norm_dims(call: OperatorCall) -> tuple[int, int, int]:
     return sum(map(bool, call.args[-1][1:])), call.tensor(1).numel() // width, width
 
 
-def _recurrent(call: OperatorCall) -> tuple[int, int]:
-    """FLOPs and launches of a whole recurrent layer: every row times every matrix, at least one launch per time step."""
+def _recurrent(call: OperatorCall) -> tuple[int, Dims, int]:
+    """FLOPs, (time steps of all layers and directions, rows, gates × units, units) and launches of a whole recurrent layer:
+    every row times every matrix, at least one launch per time step."""
     x, hx = call.tensors(0, 4)
     weight: list[Tensor] = call.args[1]
     backward = call.packet is aten._cudnn_rnn_backward
     rows = x.numel() // x.shape[-1]
     flops = 2 * rows * sum(w.numel() for w in weight if w.dim() == 2)
     steps = -(-rows // hx.shape[1])
-    return (2 * flops, 2 * steps) if backward else (flops, steps)
+    dims = (steps * hx.shape[0], hx.shape[1], weight[1].shape[0], weight[1].shape[1])
+    return (2 * flops, dims, 2 * steps) if backward else (flops, dims, steps)
 
 
 def _recurrent_on_cpu(call: OperatorCall) -> tuple[int, Dims, int]:

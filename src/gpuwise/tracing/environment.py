@@ -11,6 +11,8 @@ import torch
 
 from gpuwise.runtime.build.adapters_recorded import only_recorded
 from gpuwise.tracing.kernels import autocast, libraries
+from gpuwise.tracing.kernels.detection import detecting
+from gpuwise.tracing.kernels.packed import packing
 from gpuwise.tracing.kernels.target import targeting
 from gpuwise.tracing.virtual_device import DEVICE, VirtualMode
 
@@ -31,6 +33,8 @@ def environment(target: str) -> Iterator[None]:
         # On this thread alone: autograd's device threads exist only for devices registered before its first use.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(autocast.of_cuda() if target != "cpu" else nullcontext())
+        stack.enter_context(detecting())
+        stack.enter_context(packing() if target != "cpu" else nullcontext())
         stack.enter_context(libraries.answering_as_on_a_gpu(DEVICES[target]))
         yield
 

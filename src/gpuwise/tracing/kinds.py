@@ -18,24 +18,29 @@ _BY_NAME: dict[Kind, str] = {
     "softmax": "_softmax _softmax_backward_data _safe_softmax",
     "loss": "_log_softmax _log_softmax_backward_data nll_loss_forward nll_loss_backward nll_loss2d_forward "
     "nll_loss2d_backward mse_loss mse_loss_backward binary_cross_entropy_with_logits smooth_l1_loss "
-    "smooth_l1_loss_backward huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward",
+    "smooth_l1_loss_backward huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward "
+    "_ctc_loss _ctc_loss_backward _cudnn_ctc_loss",
     "embedding": "embedding index_select gather index _embedding_bag _embedding_bag_forward_only take",
     "scatter": "embedding_dense_backward scatter scatter_ scatter_add scatter_add_ index_put index_put_ _index_put_impl_ "
-    "index_add index_add_ index_copy index_copy_ scatter_reduce _embedding_bag_dense_backward masked_scatter "
+    "index_add index_add_ index_copy index_copy_ scatter_reduce scatter_reduce_ index_reduce index_reduce_ "
+    "_embedding_bag_backward _embedding_bag_dense_backward masked_scatter masked_scatter_ "
     "_unsafe_index_put select_backward slice_backward",
     "pool": "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward "
     "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward max_pool3d_with_indices avg_pool3d upsample_nearest2d "
-    "upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward adaptive_max_pool2d",
+    "upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward adaptive_max_pool2d "
+    "roi_align _roi_align_backward",
     "copy": "_to_copy copy_ copy clone contiguous cat stack constant_pad_nd zeros zeros_like zero_ fill_ full full_like ones "
     "ones_like repeat roll flip pixel_shuffle pixel_unshuffle split_with_sizes_copy im2col col2im "
     "new_zeros new_full new_ones arange scalar_tensor chunk_cat _chunk_cat all_gather_copy_in _foreach_copy_",
     "random": "native_dropout native_dropout_backward bernoulli bernoulli_ rand randn rand_like randn_like randint "
     "uniform_ normal_ multinomial randperm",
     "reduction": "sum mean amax amin max min prod var var_mean std norm linalg_vector_norm logsumexp argmax argmin all any",
-    "rnn": "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _cudnn_rnn _cudnn_rnn_backward "
-    "mkldnn_rnn_layer mkldnn_rnn_layer_backward",
+    "rnn": "_cudnn_rnn _cudnn_rnn_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward",
+    # The gates of one time step, from products that are operators of their own.
+    "elementwise": "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell "
+    "_thnn_fused_gru_cell_backward",
     "sort": "sort topk argsort cumsum cumprod unique unique_consecutive _unique2 searchsorted bucketize histc bincount "
-    "kthvalue",
+    "kthvalue median mode cummax cummin logcumsumexp nonzero nms",
 }
 _NAMES = {name: kind for kind, names in _BY_NAME.items() for name in names.split()}
 

@@ -144,7 +144,7 @@ def _needs_no_first_step(strategy: Strategy) -> bool:
     """Whether empty gradients serve to create optimizer state, which spares a forward and a backward pass."""
     in_stages = strategy.mesh.pp > 1  # the first step makes the buffers that a stage receives into
     special = (strategy.optimizer_in_backward, strategy.keep_gradients, strategy.compile, strategy.offload != "none", in_stages)
-    return strategy.mode == "train" and strategy.precision != "amp-fp16" and not any(special)
+    return strategy.mode == "train" and not strategy.scales_loss and not any(special)
 
 
 def _recorded(recording: _Recording, *, first_step: bool) -> list[RecordedStep] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from gpuwise.job.job import Batch
 from gpuwise.strategy import Mesh
 from gpuwise.trace import KINDS, PHASES, OperationRow, OperationValues
 from gpuwise.trace.parallel.recorded_rows import CallShapes, Counted
+from gpuwise.tracing.accumulation import ADDS, as_it_runs
 from gpuwise.tracing.answers import Answers
 from gpuwise.tracing.collectives import (
     GroupTable,
@@ -33,11 +34,14 @@ from gpuwise.tracing.collectives import (
     waited_tensor,
     written_tensors,
 )
+from gpuwise.tracing.counts import Counts
 from gpuwise.tracing.describe import describe, device_type, dtype_name, size_bytes, updated_sizes
+from gpuwise.tracing.in_place import as_on_a_device
 from gpuwise.tracing.kernels.convolution import copied_operands
 from gpuwise.tracing.module_tracker import ModuleTracker
 from gpuwise.tracing.operator_call import OperatorCall, tensors_in
 from gpuwise.tracing.patching import patched
+from gpuwise.tracing.positions import Origin, PositionRow
 from gpuwise.tracing.propagation import unseen_propagation
 from gpuwise.tracing.refusals import dynamic_shape, no_shape_rule, refuse_cuda
 from gpuwise.tracing.storage_table import StorageRow, StorageTable
@@ -56,23 +60,6 @@ _COPIES = torch.ops.aten._to_copy.default
 UPDATE_STEP = 2
 
 
-class Origin(NamedTuple):
-    """Where an operation comes from: index of its phase, and of its module."""
-
-    phase: int
-    module: int
-
-
-class PositionRow(NamedTuple):
-    """One position of the step: index of its operation, module and phase, the micro-batch (0, 1; 2: the update), stream."""
-
-    operation: int
-    module: int
-    phase: int
-    micro_step: int
-    stream: int
-
-
 class Recorder(TorchDispatchMode):
     """Records one step: its operations in the order they run, and its storages.
 
@@ -85,7 +72,7 @@ class Recorder(TorchDispatchMode):
         rows: the positions of the step.
         storages: the memory that tensors hold.
         modules: the modules to attribute rows to.
-        answers: what was assumed where the model asked for values.
+        answers, counts: what was assumed where the model asked for values, or for how many elements of a mask are true.
         streams: the streams of the device, and what they wait for.
         groups: the groups of ranks of the collectives.
         of_many: of each position that is a kernel over many tensors, how many of them have how many elements.
@@ -109,15 +96,14 @@ class Recorder(TorchDispatchMode):
         self.storages = StorageTable()
         self.modules = ModuleTracker()
         self.answers = Answers()
+        self.counts = Counts(self.answers)
         self.streams = Streams()
         self.groups = GroupTable(mesh or Mesh())
         self.unwaited: list[Enqueued] = []
         self.of_many: dict[int, Counted] = {}
         self.shapes: list[CallShapes] = []
         self._of_ranks = self.groups.mesh.devices > 1
-        self.micro_step = 0
-        self.updating = False
-        self.paused = False
+        self.micro_step, self.updating, self.paused = 0, False, False
         self.origin: Origin | None = None
         self._patches = ExitStack()
         self._group_streams: dict[int, int] = {}  # by the index of a group: the stream of its collectives
@@ -181,8 +167,10 @@ class Recorder(TorchDispatchMode):
             return waited
         if self.answers.covers(func):
             return self.answers.answer(func, args, noted=not self.updating)
+        func = as_it_runs(func, args) if func is ADDS else as_on_a_device(func, args)
+        out = self.counts.shaped(func, args)
         try:
-            out = func(*args, **kwargs)
+            out = func(*args, **kwargs) if out is None else out
         except DynamicOutputShapeException:
             raise dynamic_shape(func) from None
         except (DataDependentOutputException, UnsupportedOperatorException):
@@ -194,6 +182,7 @@ class Recorder(TorchDispatchMode):
             if func is _COPIES and device_type(args[0]) == self.device_type:
                 self.answers.leaves_device()
         self.answers.remember(func, out, args)
+        self.counts.remember(func, args, out)
         if outputs or any(device_type(t) == self.device_type for t in tensors_in(args)):
             self._record(OperatorCall(func, args, kwargs, outputs))
         return out
@@ -222,8 +211,7 @@ class Recorder(TorchDispatchMode):
     def _record_collective(self, call: OperatorCall, fresh: list[Tensor]) -> None:
         """A collective, on the current stream or beside it."""
         group, origin = self.groups.index(call), self._origin()
-        streams = self.streams
-        before = streams.current
+        streams, before = self.streams, self.streams.current
         if runs_beside(call):
             beside = self._group_streams.get(group)
             if beside is None:

@@ -7,7 +7,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import takewhile
@@ -50,6 +50,21 @@ def no_shape_rule(operator: str) -> JobError:
     arguments = ", ".join(argument.name for argument in overload._schema.arguments) if overload else "..."
     rule = f'@torch.library.register_fake("{namespace}::{name}") before def _({arguments}): return x.new_empty(...)'
     return JobError(what, [f"say the shape of its result: {rule}", "replace the operator"])
+
+
+_SPARSE = {torch.ops.aten.embedding.default: 4, torch.ops.aten._embedding_bag.default: 5}  # position of `sparse`
+
+
+def refuse_sparse_gradients(op: OpOverload, args: Sequence[object]) -> None:
+    """Raises JobError where an embedding asks for a sparse gradient, whose size depends on the data: PyTorch cannot make one
+    of fake tensors."""
+    position = _SPARSE.get(op)
+    table = args[0] if position is not None and len(args) > position and args[position] else None
+    if isinstance(table, Tensor) and table.requires_grad:
+        raise JobError(
+            "an embedding with sparse=True gives a gradient whose size depends on the data, so its memory cannot be forecast.",
+            ["sparse=False: the forecast is then of dense gradients, which are as large as the table"],
+        )
 
 
 def asks_for_cuda() -> JobError:

@@ -12,12 +12,14 @@ from torch.utils._pytree import tree_leaves
 
 from gpuwise.job import Job, checked_batch
 from gpuwise.job.job import Batch
+from gpuwise.runtime.build.master_weights import MasterOptimizer
 from gpuwise.runtime.build.optimizers import CombinedOptimizer
 from gpuwise.runtime.build.program import Program
 from gpuwise.strategy import Strategy
 from gpuwise.trace.header import UpdatedParameter
 from gpuwise.tracing.kernels.low_bit import inner_tensors
-from gpuwise.tracing.recorder import BACKWARD, UPDATE_STEP, Origin, Recorder
+from gpuwise.tracing.positions import Origin
+from gpuwise.tracing.recorder import BACKWARD, UPDATE_STEP, Recorder
 from gpuwise.tracing.storage_table import StorageRow
 
 MANY = 3  # micro-batches of a rank's step from which on there is one between the first and the last, which are special
@@ -59,6 +61,8 @@ def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, re
         _mark(recorder, "parameter", tensor)
     for tensor in program.average.tensors.values() if program.average is not None else ():
         _mark(recorder, "optimizer_state", tensor)
+    for master in optimizer.copies.values() if isinstance(optimizer, MasterOptimizer) else ():
+        _mark(recorder, "optimizer_state", master)
     _mark_optimizer_state(program, recorder)
 
 

@@ -18,6 +18,7 @@ from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 UNKNOWN_CACHE_BYTES = 32 * 2**20
 # Keys that PyTorch's attention on CPUs takes at a time (kvSplitSize of aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
 KEY_BLOCK = 512
+TURN_S = 1e-9  # what a core is taken to spend on a row that it moves, before the calibrated scale
 
 
 def terms(kernel_class: str, shapes: Shapes, hardware: Hardware) -> KernelTerms:
@@ -27,6 +28,8 @@ def terms(kernel_class: str, shapes: Shapes, hardware: Hardware) -> KernelTerms:
         return contraction(shapes, hardware)
     if kind == "attention":
         return attention(shapes, hardware)
+    if kind in ("embedding", "scatter"):
+        return gathering(shapes, hardware)
     return drawing(shapes, hardware) if kind == "random" else streaming(shapes, hardware)
 
 
@@ -101,6 +104,21 @@ def streaming(shapes: Shapes, hardware: Hardware) -> KernelTerms:
             "window": np.maximum(shapes.k, 1.0),
         },
         waking(hardware),
+    )
+
+
+def gathering(shapes: Shapes, hardware: Hardware) -> KernelTerms:
+    """Gathers and scatters. rows: turns of a loop around short copies (the column m), dealt to the cores; memory and features:
+    see streaming. The gradient of an embedding clears its whole table, whose bytes are written, and adds its rows one by one.
+
+    Feature table: bytes of the table whose rows are moved, over the last-level cache.
+    """
+    streamed = streaming(shapes, hardware)
+    table = np.maximum(shapes.n, 1.0) * np.maximum(shapes.k, 1.0) * shapes.element_bytes
+    return replace(
+        streamed,
+        seconds={**streamed.seconds, "rows": TURN_S * shapes.m / hardware.units},
+        features={**streamed.features, "table": cached(table, hardware)},
     )
 
 

@@ -8,13 +8,14 @@ import numpy as np
 
 from gpuwise.cost.calibration import AppliedEntry, Calibration, CalibrationEntry, Term
 from gpuwise.cost.calibration import calibration as shipped_calibration
-from gpuwise.cost.clock import sustained_clock
+from gpuwise.cost.clock import half_rate_gain, sustained_clock
+from gpuwise.cost.kernels import recurrent
 from gpuwise.cost.kernels.classes import groups, terms_of
 from gpuwise.cost.kernels.limits import cache_bytes_per_s, most_flops_per_s
 from gpuwise.cost.kernels.shapes import USUAL_CLOCK_HZ, Hardware, Shapes
 from gpuwise.cost.kernels.systolic import ARRAY_SIDE, USUAL_SIDE
 from gpuwise.cost.parameters import Parameters
-from gpuwise.cost.rates import Units, family, units_for
+from gpuwise.cost.rates import Units, family, precisions_of, units_for
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
 from gpuwise.trace.trace import Trace
@@ -129,6 +130,10 @@ def class_times(
 
     dtype: computed in, "" where only bytes matter. for_minutes: as part of a training, under the limit of the board's power.
     """
+    if kernel_class.startswith("rnn") and family(chip) == "gpu" and recurrent.has_dims(shapes):
+        return _recurrent_times(
+            kernel_class, dtype, shapes, chip, precision=precision, parameters=parameters, calibration=calibration
+        )
     units, name = None, kernel_class
     if dtype:
         units = units_for(chip, dtype=dtype, kind=kernel_class.split("_")[0], precision=precision, parameters=parameters)
@@ -157,6 +162,31 @@ def class_times(
     )
 
 
+def _recurrent_times(
+    kernel_class: str,
+    dtype: str,
+    shapes: Shapes,
+    chip: Chip,
+    *,
+    precision: str,
+    parameters: Parameters,
+    calibration: Calibration,
+) -> ClassTimes:
+    """Recurrent layers of cuDNN, priced as products (see recurrent)."""
+    if "tf32" in precisions_of(chip):  # torch.backends.cudnn.allow_tf32 is on, as it is for convolutions
+        precision = "tf32"
+    one, joined = (
+        class_times("gemm", dtype, part, chip, precision=precision, parameters=parameters, calibration=calibration)
+        for part in (recurrent.of_one_time(shapes), recurrent.over_all_times(shapes))
+    )
+    both = {
+        name: shapes.batch * getattr(one, name) + getattr(joined, name)
+        for name in ("device_s", "compute_s", "memory_s", "floor_s", "least_s")
+    }
+    assert one.units is not None
+    return replace(one, name=f"{kernel_class}.{one.units.figure}", **both)
+
+
 def least_s(
     kernel_class: str, shapes: Shapes, chip: Chip, *, units: Units | None, hardware: Hardware
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -182,10 +212,11 @@ def hardware_of(chip: Chip, parameters: Parameters, *, units: Units | None = Non
     clock without any. Its bandwidth must be known (check_can_run ensures it)."""
     assert chip.memory_bandwidth_bytes_per_s is not None
     share = sustained_clock(chip, units, parameters, for_minutes=for_minutes) if units else 1.0
+    gain = half_rate_gain(chip, units, parameters) if units else 1.0
     # The share of vector units was fitted to their arithmetic alone.
     clock_hz = (chip.boost_clock_hz or USUAL_CLOCK_HZ) * (share if units and units.rate != "vector" else 1.0)
     return Hardware(
-        peak_flops_per_s=units.peak_flops_per_s * share if units else 1.0,
+        peak_flops_per_s=units.peak_flops_per_s * share * gain if units else 1.0,
         bandwidth_bytes_per_s=chip.memory_bandwidth_bytes_per_s,
         units=chip.sm_count or parameters.default_units,
         cache_bytes=(chip.l2_bytes or 0) if family(chip) in ("gpu", "cpu") else 0,

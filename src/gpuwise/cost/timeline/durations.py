@@ -34,4 +34,6 @@ def durations(trace: Trace, cluster: Cluster, *, kernel_s: np.ndarray, parameter
             call = collective_time(operation, payload_bytes=payload, group=group, cluster=cluster, parameters=parameters)
             seconds[row], crosses[row] = call.seconds, call.crosses
     positions = trace.sequence.operation
-    return Durations(seconds[positions], launch_s(trace, cluster.chip, parameters), crosses[positions])
+    return Durations(
+        np.where(trace.uploads, 0.0, seconds[positions]), launch_s(trace, cluster.chip, parameters), crosses[positions]
+    )

@@ -23,12 +23,14 @@ class ParameterBlock:
         kernels: how many floors of a kernel each operation has.
         measurement: index of each operation's measurement.
         count: how often it runs.
+        least: seconds that no operation falls below, its floors aside; none where None.
     """
 
     terms: KernelTerms
     kernels: np.ndarray
     measurement: np.ndarray
     count: np.ndarray
+    least: np.ndarray | None = None
 
 
 class EntryModel:
@@ -69,11 +71,15 @@ class EntryModel:
         joined_log, share = logs.max(axis=0) + np.log(total) / sharpness, powers / total
         slopes = np.einsum("to,top->op", share, self._basis)
         slopes[:, -2] = ((share * logs).sum(axis=0) - joined_log) / sharpness
-        slopes *= np.exp(joined_log)[:, None]
+        joined = np.exp(joined_log)
+        slopes *= joined[:, None]
+        if self._block.least is not None:
+            slopes[joined < self._block.least] = 0.0
+            joined = np.maximum(joined, self._block.least)
         slopes[:, -1] = self._block.kernels * MICRO
         index = (self._block.measurement, np.arange(len(self._block.count)))
         added_up = csr_array((self._block.count, index), shape=(measurements, len(self._block.count)))
-        return added_up @ (self._block.kernels * floor_s + np.exp(joined_log)), added_up @ slopes
+        return added_up @ (self._block.kernels * floor_s + joined), added_up @ slopes
 
     def beyond_the_peak(self, vector: np.ndarray, least: float) -> tuple[float, np.ndarray]:
         """How far (log) arithmetic falls below that share of its time at the peak where every curve is at its lowest, and

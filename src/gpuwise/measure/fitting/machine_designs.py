@@ -12,6 +12,8 @@ CACHED = CurveDesign("cached", (0.003, 0.03, 0.3, 3.0, 30.0), (0.0, 0.5))
 WEIGHTS = CurveDesign("weights", (0.003, 0.03, 0.3, 3.0, 30.0), (0.0, 0.5))
 REUSE = CurveDesign("reuse", (0.25, 1.0, 2.5, 9.0, 50.0), (-0.3, 0.3))
 OUTPUTS = CurveDesign("outputs", (16.0, 256.0, 4096.0, 65536.0, 1048576.0), (-0.5, 0.0))
+# Of one product among many: a small one hardly begins before it ends. With OUTPUTS slopes of each side sum to -0.9 or more.
+PRODUCTS = tuple(CurveDesign(side, (8.0, 32.0, 64.0, 128.0, 512.0), (-0.4, 0.1)) for side in ("m", "n"))
 DEPTH = CurveDesign("k", (16.0, 64.0, 256.0, 1024.0, 4096.0), (-0.4, 0.2))
 COLUMNS = CurveDesign("n", (8.0, 32.0, 128.0, 512.0, 2048.0), (-0.3, 0.2))
 
@@ -30,9 +32,9 @@ def product(*more: CurveDesign) -> Design:
     )
 
 
-def narrow() -> Design:
+def narrow(*more: CurveDesign) -> Design:
     """Convolutions in groups and channel by channel, batches of small products: few multiplications for each number."""
-    shape = (CurveDesign("k", (9.0, 32.0, 128.0, 512.0), (-0.4, 0.2)), OUTPUTS)
+    shape = (CurveDesign("k", (9.0, 32.0, 128.0, 512.0), (-0.4, 0.2)), OUTPUTS, *more)
     return Design(
         {"compute": TermDesign((0.5, 200.0), shape), "compute_peak": PEAK, "memory": TermDesign((0.05, 40.0), (CACHED,))},
         sharpness=SHARPNESS,
@@ -55,6 +57,14 @@ POOL = Design(
     sharpness=(1.0, 4.0),
     floor_s=FLOOR_S,
 )
+GATHERING = Design(
+    {
+        "memory": TermDesign((0.02, 20.0), (CACHED,)),
+        "rows": TermDesign((0.3, 300.0), (CurveDesign("table", (0.003, 0.03, 0.3, 3.0, 30.0), (0.0, 0.6)),)),
+    },
+    sharpness=(1.0, 2.0),
+    floor_s=FLOOR_S,
+)
 STREAMING = Design({"memory": TermDesign((0.02, 300.0), (CACHED,))}, sharpness=(1.0, 4.0), floor_s=FLOOR_S)
 
 
@@ -64,9 +74,11 @@ def design_of(key: str) -> Design:
     if kernel_class.startswith("conv"):
         return narrow() if "grouped" in kernel_class or "depthwise" in kernel_class else product(REUSE)
     if kernel_class.startswith("gemm_batched"):
-        return narrow()
+        return narrow(*PRODUCTS)
     if kernel_class.startswith("attention"):
         return attention()
+    if kernel_class.startswith(("embedding", "scatter")):
+        return GATHERING
     if kernel_class.startswith("pool"):
         return POOL
     return product() if kernel_class.startswith(("gemm", "rnn")) else STREAMING

@@ -14,6 +14,7 @@ from gpuwise.trace.memory import rounded
 from gpuwise.trace.parallel.blocks import full_gradients
 from gpuwise.trace.parallel.segments import UPDATE, segments_of, select
 from gpuwise.trace.parallel.stage import parts_of_tied_gradient
+from gpuwise.trace.parallel.tied import sums_in_place, with_sums_apart
 from gpuwise.trace.tables import CATEGORIES, PHASES
 from gpuwise.trace.trace import Trace
 
@@ -68,15 +69,24 @@ def lives(low: Composed, high: Composed, micro_batches: Sequence[int], *, freed:
         freed: whether gradients leave at the end of a block's backward, as under fully_shard without a pipeline.
     """
     whole = _lives(low, high, micro_batches, freed=freed)
+    if freed:
+        return whole
+    apart = whole
+    if sums_in_place(low.trace):
+        low, high = (replace(one, trace=with_sums_apart(one.trace)) for one in (low, high))
+        apart = _lives(low, high, micro_batches, freed=freed)
+        peaks = whole.peaks.copy()
+        peaks[..., 0] = apart.peaks[..., 0]  # without its own gradients, which are somewhere else: in the buckets of a replica
+        whole = replace(whole, peaks=peaks)
     parts = parts_of_tied_gradient(low.trace)
-    if freed or not parts.any():
+    if not parts.any():
         return whole
     # The first rank adds its part of the gradient to its own sum, which a single device makes of both; so does the last one.
     first, second = (_without(one, parts_of_tied_gradient(one.trace)) for one in (low, high))
     others = _lives(first, second, micro_batches, freed=freed)
-    gradients = whole.gradients.copy()
+    gradients = apart.gradients.copy()
     gradients[AFTER_BLOCKS] += rounded(low.trace.storages.size_bytes[parts]).max()
-    return replace(whole, of_last=replace(whole, gradients=gradients), of_others=others)
+    return replace(whole, of_last=replace(apart, gradients=gradients), of_others=others)
 
 
 def _without(one: Composed, rows: np.ndarray) -> Composed:

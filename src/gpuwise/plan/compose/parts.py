@@ -140,6 +140,7 @@ def parts_of(low: Composed, high: Composed, micro_batches: Sequence[int]) -> Par
     tables = [_at(low.trace, micro_batch, of_size) for micro_batch, of_size in zip(micro_batches, values, strict=True)]
     if not (_depends_on_others(low.trace) or _depends_on_others(high.trace)):
         tables = [replace(low.trace, operations=_stacked([table.operations for table in tables]))]
+    cell = np.where(low.trace.uploads, -1, cell)  # the host launches them, and the link takes their time
     return Parts(Work.of(tables, sequence.operation, cell, sizes=len(micro_batches), cells=cells), calls, kernels)
 
 

@@ -146,7 +146,7 @@ class RowTime:
         for number, operation in enumerate(BLOCK_OPERATIONS):
             each = payload[:, number] / np.maximum(1.0, calls[:, number])
             if each.any():
-                result += calls[:, number] * self._call_s(operation, network, group, each)
+                result += np.where(each > 0, calls[:, number] * self._call_s(operation, network, group, each), 0.0)
         whole: np.ndarray = self._blocks[:, work] * works.accumulation[work] * result
         return whole
 

@@ -48,7 +48,7 @@ class Scatter:
 
 # Set on the estimators of benchmarks/classical_tuning.py. Beyond the sizes of a trial data leave the caches, and large arrays
 # come from the system page by page: a row takes longer.
-TIME = Scatter(error=0.1, jitter=1e-3, fading=0.2, drift=0.15, rise=0.2, most_rise=0.5)
+TIME = Scatter(error=0.1, jitter=1e-3, fading=0.3, drift=0.2, rise=0.2, most_rise=0.5)
 # Assumed: peaks of resident memory repeat within a few pages, and tables and models grow as they did before.
 MEMORY = Scatter(error=0.01, jitter=1e6, fading=0.05, drift=0.1)
 
@@ -167,14 +167,15 @@ def growth_of(
     if len(n) < 2 or (y <= 0).any():
         raise ValueError("a growth takes two sizes or more, and values above zero")
     certainty = 1 / (scatter.error**2 + (scatter.jitter / y) ** 2 + (scatter.fading * np.log(n.max() / n)) ** 2)
+    laws = [(terms, prior, _columns(terms, n, rounds)) for terms, prior in (LAWS if rounds is None else ROUND_LAWS)]
+    spread = _spread([(columns, _misses(columns, y, certainty)) for _, _, columns in laws], certainty)
+    certainty, scatter = certainty / spread**2, replace(scatter, error=spread * scatter.error)
     ratios = np.maximum(1 + _normals(len(n)) / np.sqrt(certainty)[:, None], LEAST_RATIO)
     ratios = np.concatenate([np.ones((len(n), 1)), ratios], axis=1)
     by_law, scores = [], []
-    for terms, prior in LAWS if rounds is None else ROUND_LAWS:
-        columns = terms_at(terms, n)
+    for terms, prior, columns in laws:
         whole = np.eye(len(terms))
         if rounds is not None:
-            columns = np.concatenate([columns, columns * np.array(rounds, float)[:, None]], axis=1)
             whole = np.concatenate([whole, full_rounds * whole])
         own = fitted(columns, y, certainty, ratios=ratios)
         misses = np.log(columns @ own[0] / y)
@@ -182,8 +183,30 @@ def growth_of(
         scores.append(math.log(prior) - float(certainty @ misses**2) / 2)
     likely = np.exp(np.array(scores) - max(scores))
     likely /= likely.sum()
-    laws = [Law(terms, float(weight), own) for (terms, own), weight in zip(by_law, likely, strict=True)]
-    return Growth(float(n.max()), float(y[-1]) if reached is None else reached, tuple(laws), rounds_error, scatter)
+    by_weight = [Law(terms, float(weight), own) for (terms, own), weight in zip(by_law, likely, strict=True)]
+    return Growth(float(n.max()), float(y[-1]) if reached is None else reached, tuple(by_weight), rounds_error, scatter)
+
+
+def _columns(terms: Sequence[str], samples: Array, rounds: Sequence[float] | None) -> Array:
+    """The terms at each size; with rounds those of what all share, then those of one round times the rounds."""
+    columns = terms_at(terms, samples)
+    return columns if rounds is None else np.concatenate([columns, columns * np.array(rounds, float)[:, None]], axis=1)
+
+
+def _misses(columns: Array, values: Array, certainty: Array) -> Array:
+    """Logarithms of a law's figures over those that were measured."""
+    own = fitted(columns, values, certainty, ratios=np.ones((len(values), 1)))[0]
+    return np.log(columns @ own / values)
+
+
+def _spread(laws: Sequence[tuple[Array, Array]], certainty: Array) -> float:
+    """Errors of the sizes about the law that is nearest to them, over those assumed; 1 where they are smaller.
+
+    Where a second thread joins, times jump, and no law is near. Errors as large as that make none of them certain.
+    """
+    freedom = [max(1, len(certainty) - columns.shape[1]) for columns, _ in laws]
+    squares = [float(certainty @ misses**2) / free for (_, misses), free in zip(laws, freedom, strict=True)]
+    return math.sqrt(max(1.0, min(squares)))
 
 
 @cache

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 _TERMS: dict[str, Callable[[Array], Array]] = {
     "1": np.ones_like,
+    "n^0.5": lambda n: n**0.5,
     "n^0.75": lambda n: n**0.75,
     "n": lambda n: n,
     "n log n": lambda n: n * np.log(n),
@@ -19,27 +20,28 @@ _TERMS: dict[str, Callable[[Array], Array]] = {
     "n^2": lambda n: n**2,
     "n^3": lambda n: n**3,
 }
-# Laws and their weights before any fit: passes over the rows and sorts are nearly all that estimators do. Set on the estimators
-# of benchmarks/classical_tuning.py.
+# Laws and their weights before any fit: passes over the rows and sorts are nearly all that estimators do, and a cube is rare.
+# Set on the estimators of benchmarks/classical_tuning.py.
 LAWS: tuple[tuple[tuple[str, ...], float], ...] = (
     (("1", "n^0.75"), 5.0),
     (("1", "n"), 30.0),
     (("1", "n log n"), 30.0),
     (("1", "n^1.25"), 10.0),
-    (("1", "n^1.5"), 3.0),
-    (("1", "n", "n^2"), 3.0),
-    (("1", "n^2"), 3.0),
-    (("1", "n^2", "n^3"), 3.0),
-    (("1", "n^3"), 3.0),
+    (("1", "n^1.5"), 2.0),
+    (("1", "n", "n^2"), 2.0),
+    (("1", "n^2"), 2.0),
+    (("1", "n^2", "n^3"), 0.5),
+    (("1", "n^3"), 0.5),
 )
 # Of what rounds share and of one round: a round passes over the rows, or sorts them. A histogram booster's round grows more
 # slowly, from the filling of its bins, which does not depend on the rows, to the passes over them.
 ROUND_LAWS: tuple[tuple[tuple[str, ...], float], ...] = (
+    (("1", "n^0.5"), 20.0),
     (("1", "n^0.75"), 30.0),
     (("1", "n"), 30.0),
     (("1", "n log n"), 10.0),
-    (("1", "n^1.25"), 2.0),
-    (("1", "n", "n^2"), 0.3),
+    (("1", "n^1.25"), 1.0),
+    (("1", "n", "n^2"), 0.1),
 )
 
 

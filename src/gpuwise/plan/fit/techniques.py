@@ -119,7 +119,7 @@ def _updates(requested: Strategy, chip: Chip) -> Iterator[Technique]:
             optimizer,
             on_cpu=chip.kind == "cpu" or requested.offload != "none",
             in_16_bits=requested.precision == "bf16",
-            scaled=requested.precision == "amp-fp16",
+            scaled=requested.scales_loss,
         )
         if optimizer in OPTIMIZERS
         else ()
@@ -128,7 +128,7 @@ def _updates(requested: Strategy, chip: Chip) -> Iterator[Technique]:
         if name != (requested.optimizer_kernels or able[0]):
             yield Technique(f"{name} optimizer kernels", "update", {"optimizer_kernels": name}, _KERNELS[name])
     alone = not requested.optimizer_in_backward and requested.accumulation == 1
-    if alone and requested.precision != "amp-fp16" and requested.offload == "none":
+    if alone and not requested.scales_loss and requested.offload == "none":
         yield Technique(
             "optimizer in backward",
             "update",

@@ -93,8 +93,8 @@ def unusable(strategy: Strategy, device: torch.device, *, host: HostSettings = _
         notes.append(training_notes.bf16_emulated(precision=strategy.precision, device=cpu.name, faster="fp32"))
     if bf16 and isinstance(backend, Cuda) and backend.is_before_ampere:
         notes.append(training_notes.bf16_emulated(precision=strategy.precision, device=backend.name, faster="amp-fp16"))
-    if strategy.precision == "amp-fp16" and on_cpu:
-        notes.append(training_notes.fp16_slow_on_cpu())
+    if strategy.scales_loss and on_cpu:
+        notes.append(training_notes.fp16_slow_on_cpu(precision=strategy.precision))
     if strategy.precision == "fp8" and on_cpu:
         notes.append(training_notes.fp8_emulated())
     if host.pinned_memory and not backend.pins:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gpuwise.job import Job
+from gpuwise.runtime.build.master_weights import MasterOptimizer, MasterWeights
 from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, StreamedBlocks
 from gpuwise.runtime.build.optimizers import InBackward, check_fused_sgd, hidden_matrices, make_optimizer
 from gpuwise.runtime.build.own_optimizers import NamedOptimizers, named_optimizers
@@ -20,25 +21,32 @@ from gpuwise.strategy import Strategy
 def optimizer_of(
     job: Job, strategy: Strategy, model: nn.Module, copies: HostCopies | None, streamed: StreamedBlocks | None
 ) -> Optimizer | NamedOptimizers:
-    """The optimizer of the trainable parameters or their copies in host memory. A job's own step may have several, by name."""
+    """The optimizer of the trainable parameters, of their copies in host memory, or of their master weights in fp16.
+
+    A job's own step may have several, by name.
+    """
     if isinstance(job.optimizer, Mapping):
         check_own_step(job, strategy, model, closure=False)  # before the optimizers are built
         named = named_optimizers(job.optimizer, model)
         for part in named.parts.values():
-            check_fused_sgd(part, scaled=strategy.precision == "amp-fp16")
+            check_fused_sgd(part, scaled=strategy.scales_loss)
         return named
     choice = strategy.optimizer or job.optimizer
     hidden = hidden_matrices(model) if choice == "muon" else []
+    masters = MasterWeights(model.parameters()) if strategy.precision == "fp16" else None
+    updated = masters if copies is None else copies
     make = partial(
         make_optimizer,
         choice,
         learning_rate=job.learning_rate,
         kernels=strategy.optimizer_kernels,
-        hidden=hidden if copies is None else [copies[p] for p in hidden],
-        scaled=strategy.precision == "amp-fp16",
+        hidden=hidden if updated is None else [updated[p] for p in hidden],
+        scaled=strategy.scales_loss,
     )
     if copies is not None:
         return HostOptimizer(copies, make, streamed)
+    if masters is not None:
+        return MasterOptimizer(masters, make)
     trainable = [p for p in model.parameters() if p.requires_grad]
     if strategy.optimizer_in_backward:
         return InBackward(trainable, make)

@@ -13,15 +13,18 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.job.dependencies import require
 from gpuwise.runtime.build.linears import inner_linears
 from gpuwise.runtime.devices import backend_of
+from gpuwise.strategy import Strategy
 
+_PARAMETERS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _AUTOCAST = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16, "fp8": torch.bfloat16}
+_FIRST_SCALE = 2.0**15  # of a loss in fp16, whose gradient is the scale itself: PyTorch's first one, 65,536, is no fp16 number
 # Divisor of matrix sides required by torch._scaled_mm (aten/src/ATen/native/cuda/ScaledBlas.cpp).
 _FP8_MULTIPLE = 16
 
 
 def parameter_dtype(precision: str) -> torch.dtype | None:
-    """The dtype of parameters: bf16 (also for gradients and optimizer state) in pure bf16; None keeps the model's own."""
-    return torch.bfloat16 if precision == "bf16" else None
+    """The dtype of parameters and gradients in pure bf16 and fp16; None keeps the model's own."""
+    return _PARAMETERS.get(precision)
 
 
 def autocast(precision: str, device_type: str) -> AbstractContextManager[object]:
@@ -44,7 +47,8 @@ def make_scaler(precision: str, device_type: str, *, agrees: bool = False) -> to
         agrees: whether several ranks skip a step together.
     """
     kind = AgreedGradScaler if agrees else torch.amp.GradScaler
-    return kind(device_type, enabled=precision == "amp-fp16")
+    first = _FIRST_SCALE if precision == "fp16" else 2.0**16  # PyTorch's own
+    return kind(device_type, init_scale=first, enabled=Strategy(precision).scales_loss)
 
 
 class AgreedGradScaler(torch.amp.GradScaler):

@@ -17,9 +17,10 @@ from gpuwise.runtime.build.checks import check_program, check_strategy
 from gpuwise.runtime.build.ema import ExponentialMovingAverage
 from gpuwise.runtime.build.job_model import model_of
 from gpuwise.runtime.build.job_optimizer import optimizer_of
+from gpuwise.runtime.build.master_weights import bring_gradients, copies_of
 from gpuwise.runtime.build.named_loss import LossParts, check_trains, mean_loss, mean_parts, separated
 from gpuwise.runtime.build.names import plain_name
-from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, StreamedBlocks
+from gpuwise.runtime.build.offload import HostCopies, StreamedBlocks
 from gpuwise.runtime.build.own_optimizers import NamedOptimizers, needs_closure
 from gpuwise.runtime.build.own_step import ONLY, OwnStep, StepContext, check_own_step
 from gpuwise.runtime.build.placement import in_channels_last
@@ -121,7 +122,7 @@ class Program:
 
     def _update(self, *, checks_norm: bool) -> bool:
         assert isinstance(self.optimizer, torch.optim.Optimizer)
-        self._arrive()
+        bring_gradients(self.optimizer)
         if self.job.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             self.clip_gradients(self.job.clip_norm)
@@ -176,7 +177,7 @@ class Program:
 
     def gradients_are_finite(self) -> bool:
         """Whether the gradients, still scaled for fp16, are finite on all ranks; waits for the device."""
-        self._arrive()
+        bring_gradients(self.optimizer)
         return bool(torch.isfinite(total_norm([p.grad for p in self._updated if p.grad is not None], self.world)))
 
     def without_gradient(self) -> list[str]:
@@ -185,7 +186,8 @@ class Program:
             return []
         if self.own_step is not None:
             return self.own_step.never_updated(self.model)
-        return [name for name, p in self.model.named_parameters() if p.requires_grad and p.grad is None]
+        named = [(name, p, copies_of(self.optimizer).get(p, p)) for name, p in self.model.named_parameters()]
+        return [name for name, p, copy in named if p.requires_grad and p.grad is None and copy.grad is None]
 
     def left_out_of_optimizer(self) -> list[str]:
         """Names of parameters that have a gradient but are missing in the job's own optimizer."""
@@ -195,13 +197,12 @@ class Program:
         return [
             name
             for name, p in self.model.named_parameters()
-            if id(p) not in updated and p.grad is not None and local(p.grad).any()
+            if id(copies_of(self.optimizer).get(p, p)) not in updated and p.grad is not None and local(p.grad).any()
         ]
 
     def names_of_updated(self) -> dict[int, str]:
-        """Names of the parameters, or their copies in host memory, that the optimizer updates, by id."""
-        copies = self.optimizer.copies if isinstance(self.optimizer, HostOptimizer) else {}
-        return {id(copies.get(p, p)): plain_name(name) for name, p in self.model.named_parameters()}
+        """Names of the parameters, or their copies, that the optimizer updates, by id."""
+        return {id(copies_of(self.optimizer).get(p, p)): plain_name(name) for name, p in self.model.named_parameters()}
 
     def parameters_are_finite(self) -> bool:
         """Whether the trained parameters are finite on all ranks; waits for the device."""
@@ -213,7 +214,7 @@ class Program:
             assert isinstance(self.optimizer, torch.optim.Optimizer)
             self.optimizer.zero_grad(set_to_none=False)
             return
-        for parameter in self._updated:  # as zero_grad does, without its profiling
+        for parameter in (*self._updated, *copies_of(self.optimizer)):  # as zero_grad does, without its profiling
             parameter.grad = None
 
     def evaluated(self, evaluate: Callable[[nn.Module], Mapping[str, float]]) -> Mapping[str, float]:
@@ -246,11 +247,6 @@ class Program:
             return result
         assert self._rank_model.loss is not None
         return separated(self._rank_model.loss(self.model, batch))
-
-    def _arrive(self) -> None:
-        """Waits for gradients in flight to the host if the optimizer runs there."""
-        if isinstance(self.optimizer, HostOptimizer):
-            self.optimizer.arrive()
 
     @cached_property
     def _updated(self) -> list[nn.Parameter]:

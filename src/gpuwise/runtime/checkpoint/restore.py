@@ -79,7 +79,7 @@ def restore_optimizer(optimizer: Optimizer, saved: OptimizerState) -> None:
     numbers = [number for group in saved["param_groups"] for number in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
         for name, value in saved["state"].get(number, {}).items():
-            live = optimizer.state[parameter][name]
+            live = optimizer.state[parameter].get(name)  # a master weight is the parameter itself
             if isinstance(live, Tensor) and isinstance(value, Tensor) and live.dtype != value.dtype:
                 optimizer.state[parameter][name] = value.to(live.device)
 

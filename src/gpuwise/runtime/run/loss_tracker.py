@@ -122,7 +122,7 @@ class LossTracker:
         # The loss scale of fp16 adapts by trial, but no scale helps against NaN in the data.
         skips = self._settings.on_nonfinite == "skip"
         if event.ends or (row.cause is not None and row.cause.of_data and not skips):
-            name, half = self._job.name or "the job", self._strategy.precision in ("amp-fp16", "bf16")
+            name, half = self._job.name or "the job", self._strategy.precision in ("amp-fp16", "bf16", "fp16")
             before = "the first step" if math.isnan(self.loss) else f"the last good one was {self.loss:.6g}"
             what = f"the loss of {name} is {event.loss}" if row.cause is None else f"{name}: {row.cause.text}"
             ways = [

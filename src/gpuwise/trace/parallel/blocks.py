@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from gpuwise.trace.parallel.tied import adds_in_place, sums_in_place
 from gpuwise.trace.tables import CATEGORIES, PHASES
 from gpuwise.trace.trace import Trace
 
@@ -41,8 +42,8 @@ def spans(trace: Trace, block_of: np.ndarray, micro_step: int, phases: tuple[str
 def full_gradients(trace: Trace, micro_step: int) -> np.ndarray:
     """Rows of storages that hold full gradients made in a micro-batch: those kept, and those added to them later."""
     sequence, storages = trace.sequence, trace.storages
-    adds = np.array([name == "aten.add_.Tensor" for name in trace.operations.name])
-    added = adds[sequence.operation[np.minimum(storages.died, len(sequence) - 1)]]
+    added = adds_in_place(trace)[np.minimum(storages.died, len(sequence) - 1)]
+    added[[one.part for one in sums_in_place(trace)]] = False  # to another gradient of the same micro-batch
     full = (storages.category == _GRADIENT) | ((storages.category == _TEMPORARY) & added & (micro_step == 1))
     born = np.maximum(storages.born, 0)
     full &= (sequence.phase[born] == PHASES.index("backward")) & (sequence.micro_step[born] == micro_step)

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuwise.trace.header import RankGroup
 from gpuwise.trace.parallel.communication import Collective, Communication
+from gpuwise.trace.parallel.tied import with_sums_apart
 from gpuwise.trace.tables import BEFORE, CATEGORIES
 from gpuwise.trace.trace import Trace
 
@@ -22,6 +23,7 @@ def replicated(trace: Trace, group: RankGroup) -> tuple[Trace, Communication]:
     Arguments:
         group: the ranks that hold the same parameters.
     """
+    trace = with_sums_apart(trace)  # a bucket takes the sum
     storages = trace.storages
     gradient = storages.category == _GRADIENT
     kept = replace(

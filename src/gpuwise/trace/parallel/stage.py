@@ -13,6 +13,7 @@ from gpuwise.trace.parallel.blocks import block_of_modules
 from gpuwise.trace.parallel.communication import Collective, group_along
 from gpuwise.trace.parallel.pipeline import in_flight
 from gpuwise.trace.parallel.segments import FIRST, FORWARD, UPDATE, segments_of, select
+from gpuwise.trace.parallel.tied import with_sums_apart
 from gpuwise.trace.tables import BEFORE, CATEGORIES, KINDS, PHASES, Storages
 from gpuwise.trace.trace import Trace
 
@@ -57,13 +58,19 @@ def stage_step(
     starts = (*(starts or stage_starts(trace, strategy)), blocks)
     own_stages = stages_of_rank(strategy.parallelism, ranks=strategy.mesh.pp, rank=rank)
     own = {block for stage in own_stages for block in range(starts[stage], starts[stage + 1])}
-    own |= ({FIRST} if 0 in own_stages else set()) | ({blocks} if stages - 1 in own_stages else set())
-    return _Stage(trace, strategy, segments, np.array(sorted(own)), len(own_stages)).step()
+    ends = ({FIRST} if 0 in own_stages else set()) | ({blocks} if stages - 1 in own_stages else set())
+    if len(ends) < 2:  # of a tied weight's gradient it has one part at most
+        trace = with_sums_apart(trace)
+    return _Stage(trace, strategy, segments, np.array(sorted(own | ends)), len(own_stages)).step()
 
 
 def parts_of_tied_gradient(trace: Trace) -> np.ndarray:
     """Storages of a whole step that add up to the gradient of a weight that its first stage shares with its last one. Shape
-    (storages,)."""
+    (storages,).
+
+    Arguments:
+        trace: of with_sums_apart.
+    """
     stage = _Stage(trace, trace.header.strategy, segments_of(trace), np.array([FIRST, 0]), 1)
     return stage.summed()
 

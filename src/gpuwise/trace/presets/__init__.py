@@ -31,7 +31,10 @@ def load_preset(
     path = preset_path(name, precision=precision, recompute=recompute, mode=mode, adapter=adapter)
     if not path.exists() and precision == "amp-fp16":
         bf16 = load_preset(name, precision="amp-bf16", recompute=recompute, mode=mode, adapter=adapter)
-        return None if bf16 is None else _in_fp16(bf16)
+        return None if bf16 is None else _with_note(_in_fp16(bf16, precision))
+    if not path.exists() and precision == "fp16" and mode == "infer":
+        bf16 = load_preset(name, precision="bf16", recompute=recompute, mode=mode, adapter=adapter)
+        return None if bf16 is None else _in_fp16(bf16, precision)
     if not path.exists():
         return None
     family = load(path)
@@ -40,11 +43,13 @@ def load_preset(
     return replace(family, header=replace(family.header, strategy=family.header.strategy.but(precision=precision)))
 
 
-def _in_fp16(family: TraceFamily) -> TraceFamily:
-    """A bf16 autocast recording as one in fp16: the same sizes; the loss scaler's pass over the gradients is left out."""
-    header = replace(
-        family.header,
-        strategy=family.header.strategy.but(precision="amp-fp16"),
-        assumption_notes=(*family.header.assumption_notes, fp16_from_bf16_recording()),
-    )
+def _in_fp16(family: TraceFamily, precision: str) -> TraceFamily:
+    """A recording in bf16 as one in fp16: the same sizes."""
+    header = replace(family.header, strategy=family.header.strategy.but(precision=precision))
     return replace(family, header=header, operations=family.operations.in_fp16())
+
+
+def _with_note(family: TraceFamily) -> TraceFamily:
+    """With the note that the loss scaler's pass over the gradients is left out."""
+    notes = (*family.header.assumption_notes, fp16_from_bf16_recording())
+    return replace(family, header=replace(family.header, assumption_notes=notes))

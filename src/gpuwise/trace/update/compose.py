@@ -34,6 +34,8 @@ def compose_update(record: Callable[[Strategy], Recorded], strategy: Strategy, *
     """
     check_techniques(strategy, StepFacts(on_cpu=on_cpu))
     plain = with_plain_update(strategy)
+    if strategy.mode == "train" and strategy.precision == "fp16":
+        return record(strategy)  # the update widens gradients, and rounds master weights
     if strategy.mesh.devices > 1 and (strategy.keep_gradients or strategy.precision == "amp-fp16"):
         return record(strategy)  # ranks keep buckets of gradients; they agree on whether a scaled step is skipped
     try:

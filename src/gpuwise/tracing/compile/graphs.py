@@ -15,7 +15,8 @@ from gpuwise.tracing.compile.fusion import Schedule, schedule
 from gpuwise.tracing.compile.values import CompiledKernel, Value, is_view
 from gpuwise.tracing.describe import dtype_name
 from gpuwise.tracing.patching import patched
-from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Origin, Recorder
+from gpuwise.tracing.positions import Origin
+from gpuwise.tracing.recorder import BACKWARD, FORWARD, RECOMPUTE, Recorder
 
 Live: TypeAlias = dict[Value, Tensor]  # the values that are alive, with their tensors
 

@@ -59,7 +59,7 @@ def register() -> None:
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     library = torch.library.Library("aten", "IMPL")
-    for names, make in ((LOWER, _lower), (FULL, _full), (FULL_RESULT, _full_result), (PROMOTE, _promote)):
+    for names, make in ((LOWER, _lower), (FULL, full), (FULL_RESULT, _full_result), (PROMOTE, _promote)):
         for name in filter(cast_on_cuda, names):
             packet, _, overload = name.partition(".")
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -109,7 +109,8 @@ def _lower(operator: OpOverload) -> Kernel:
     return _casting(operator, lambda args: torch.get_autocast_dtype(DEVICE))
 
 
-def _full(operator: OpOverload) -> Kernel:
+def full(operator: OpOverload) -> Kernel:
+    """The kernel of an operator that computes in fp32."""
     return _casting(operator, lambda args: torch.float32)
 
 

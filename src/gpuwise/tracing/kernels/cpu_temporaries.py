@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverloadPacket
 
+from gpuwise.tracing.kernels import ctc
 from gpuwise.tracing.kernels.cpu_convolutions import convolution_backward_bytes, convolution_bytes
 from gpuwise.tracing.kernels.cpu_rnn import rnn_backward_bytes, rnn_bytes
 from gpuwise.tracing.kernels.instruction_sets import has_tiles, multiplies_bf16, vector_floats
@@ -158,6 +159,7 @@ def _nearest(call: OperatorCall) -> int:
 _RULES: dict[OpOverloadPacket, Callable[[OperatorCall], int]] = {
     aten.convolution: convolution_bytes,
     aten.convolution_backward: convolution_backward_bytes,
+    aten._ctc_loss_backward: ctc.backward_bytes,
     aten.mkldnn_rnn_layer: rnn_bytes,
     aten.mkldnn_rnn_layer_backward: rnn_backward_bytes,
     aten._safe_softmax: _safe_softmax,

@@ -17,7 +17,7 @@ from torch._subclasses.fake_impls import register_op_impl
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gpuwise.runtime.parallel.grouped_mm import empty_grouped_mm
-from gpuwise.tracing.kernels import attention, convolution, rnn
+from gpuwise.tracing.kernels import attention, convolution, ctc, rnn
 
 aten = torch.ops.aten
 _libraries: list[torch.library.Library] = []  # a registration lives as long as its library
@@ -39,6 +39,12 @@ def register(device_type: str) -> None:
     register_op_impl(aten._grouped_mm.default)(_grouped_mm_shapes)
     register_op_impl(aten._cudnn_rnn.default)(rnn.forward_shapes)
     register_op_impl(aten._cudnn_rnn_backward.default)(rnn.backward_shapes)
+    register_op_impl(aten._thnn_fused_gru_cell.default)(rnn.gru_cell_shapes)
+    register_op_impl(aten._thnn_fused_gru_cell_backward.default)(rnn.gru_cell_backward_shapes)
+    library.impl("ctc_loss.Tensor", ctc.ctc_loss, "AutogradPrivateUse1")
+    for overload in ("default", "Tensor"):
+        register_op_impl(getattr(aten._ctc_loss, overload))(ctc.forward_shapes)
+        register_op_impl(getattr(aten._ctc_loss_backward, overload))(ctc.backward_shapes)
     library.impl("_fused_sgd_", lambda *args, **kwargs: None, "Meta")  # works in place; PyTorch gives it no shape rule
     _libraries.append(library)
 

@@ -32,13 +32,18 @@ def register(library: torch.library.Library) -> None:
 
 
 def _layer(name: str, overload: str, mode: int) -> Callable[..., tuple[Tensor, ...]]:
-    portable = getattr(getattr(aten, name), overload)
+    portable = getattr(aten, name).input
     packed = overload == "data"
 
     def layer(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
         if not _acceptable(x):
             # PyTorch's own layers in C++; its Python decomposition takes cells apart, which CUDA does not.
-            outputs: tuple[Tensor, ...] = portable._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, x, *args)
+            key = torch._C.DispatchKey.CompositeImplicitAutograd
+            if packed:  # the rows of a time are data
+                states = args[1] if isinstance(args[1], Tensor) else args[1][0]
+                output, *last = portable._op_dk(key, x.view(-1, states.shape[1], x.shape[1]), *args[1:], False)
+                return output.flatten(0, 1), *last
+            outputs: tuple[Tensor, ...] = portable._op_dk(key, x, *args)
             return outputs
         if packed:  # which rows belong together is data; only their number matters to memory
             hidden, params, has_biases, layers, dropout, train, bidirectional = args[1:]
@@ -129,3 +134,31 @@ def backward_shapes(fake: FakeTensorMode, op: OpOverload, *args: Any) -> tuple[T
             dx = torch.empty_like(x, memory_format=torch.contiguous_format)
         dcx = None if call.cx is None else torch.empty_like(call.cx)
         return dx, torch.empty_like(call.hx), dcx, grads
+
+
+_GRU_KEPT = 5  # numbers a unit and row (GRU_WORKSPACE_MULTIPLIER in aten/src/ATen/native/cuda/RNN.cu)
+
+
+def gru_cell_shapes(
+    fake: FakeTensorMode,
+    op: OpOverload,
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The next state, and what is kept for backward."""
+    with fake:
+        return torch.empty_like(hx, memory_format=torch.contiguous_format), hx.new_empty(hx.shape[0], _GRU_KEPT * hx.shape[1])
+
+
+def gru_cell_backward_shapes(
+    fake: FakeTensorMode, op: OpOverload, grad: Tensor, kept: Tensor, has_bias: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of both gates, of the state, and of both biases."""
+    gates = kept.shape[1] // _GRU_KEPT * _GATES[MODES["gru"]]
+    with fake:
+        of_input, of_hidden = (kept.new_empty(kept.shape[0], gates) for _ in range(2))
+        biases = (kept.new_empty(gates), kept.new_empty(gates)) if has_bias else (None, None)
+        return of_input, of_hidden, torch.empty_like(grad, memory_format=torch.contiguous_format), *biases

@@ -26,7 +26,7 @@ from torch._prims_common import suggest_memory_format
 from gpuwise.notes import Note
 from gpuwise.notes.job import convolution_workspaces, recurrent_reserve
 from gpuwise.trace import stepped
-from gpuwise.tracing.kernels import attention_temporaries, rnn
+from gpuwise.tracing.kernels import attention_temporaries, ctc, rnn
 from gpuwise.tracing.kernels.convolution_temporaries import convolution_backward_bytes, convolution_bytes
 from gpuwise.tracing.kernels.schemas import CudnnRnnArguments, CudnnRnnBackwardArguments
 from gpuwise.tracing.operator_call import OperatorCall
@@ -192,12 +192,14 @@ _RULES: dict[OpOverloadPacket, Rule] = {
     aten.native_batch_norm_backward: _batch_norm_backward,
     aten.cudnn_batch_norm_backward: _cudnn_norm_backward,
     aten.embedding_dense_backward: _copies_of(0, 1),
+    aten._embedding_bag_backward: _embedding_bag_backward,
     aten._embedding_bag_dense_backward: _embedding_bag_backward,
     aten.index_put: _index_put,
     aten.index_put_: _index_put,
     aten._index_put_impl_: _index_put,
     aten._unsafe_index_put: _index_put,
     aten._foreach_norm: _foreach_norm,
+    aten._ctc_loss_backward: ctc.backward_bytes,
     aten.nll_loss_forward: _copies_of(0),
     aten.nll_loss2d_forward: _copies_of(0),
     aten.cumsum: _copies_of(0),

@@ -1,0 +1,111 @@
+"""Rows of published/end_to_end.csv that no fit and no other page uses, as cases of the zoo's models or as reasons why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.support.published_case import CHIPS, Case
+from benchmarks.zoo.entry import Entry, Reading, Unscored, step_seconds
+from benchmarks.zoo.registry import ENTRIES
+from gpuwise.strategy import Mesh, Strategy
+
+# Frameworks whose programs are not PyTorch's, by what their name in the table holds.
+OTHERS = ("tensorflow", "tensorrt", "jax", "mxnet", "oneflow", "paddle", "hugectr", "caffe2", "torch7", "triton")
+PRECISIONS = ("fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp16")
+# (source_repo, how the model's name begins) of rows that other pages score, and of LLM systems that pages of their own treat.
+ELSEWHERE = {
+    ("huggingface/pytorch-image-models", ""): "accuracy.md",
+    ("sitar-lab/NeuSight", "bert"): "accuracy.md",
+    ("sitar-lab/NeuSight", "gpt"): "accuracy.md",
+    ("sitar-lab/NeuSight", "opt"): "accuracy.md",
+    ("stas00/ml-engineering", "Llama"): "accuracy.md",
+    ("lambdal/deeplearning-benchmark", "ResNet"): "accuracy.md",
+    ("lambdal/deeplearning-benchmark", "BERT"): "accuracy.md",
+    ("lambdal/deeplearning-benchmark", "Transformer-XL"): "accuracy.md",
+    ("NVIDIA/DeepLearningExamples", "ConvNets/efficientnet"): "accuracy.md",
+    ("Oneflow-Inc/DLPerf", "ResNet"): "accuracy.md",
+    ("mosaicml/llm-foundry", ""): "accuracy-several.md",
+    ("pytorch/torchtitan", ""): "accuracy-several.md",
+    ("bigscience-workshop/bigscience", ""): "accuracy-megatron.md",
+    ("NVIDIA-NeMo/Megatron-Bridge", ""): "accuracy-bridge.md",
+}
+
+
+@dataclass(frozen=True)
+class ZooCase:
+    """A row that can be forecast: its id in the table, its model's name and precision there, and the case."""
+
+    row: str
+    model: str
+    precision: str
+    case: Case
+
+
+def zoo_rows(reference: Path) -> tuple[list[ZooCase], pd.DataFrame]:
+    """Cases, and the rows without one: framework, source, model, mode and reason."""
+    table = pd.read_csv(reference / "published" / "end_to_end.csv", low_memory=False)
+    cases, unscored = [], []
+    for row in table.itertuples():
+        result = read(row)
+        if isinstance(result, Case):
+            cases.append(ZooCase(row.id, row.model, row.precision, result))
+        else:
+            mode = "infer" if row.task == "infer" else "train"
+            unscored.append((str(row.framework), row.source_repo, str(row.model), mode, result.reason))
+    return cases, pd.DataFrame(unscored, columns=["framework", "source", "model", "mode", "reason"])
+
+
+def read(row: Any) -> Case | Unscored:
+    """The case of a row, or why it has none."""
+    entry = ENTRIES.get((row.source_repo, str(row.model)))
+    if any(name in str(row.framework).lower() for name in OTHERS):
+        return Unscored(f"{str(row.framework).split(' ')[0]}, not PyTorch")
+    elsewhere = [page for (source, begins), page in ELSEWHERE.items() if _is(row, source, begins)]
+    if entry is None:
+        return Unscored(f"see {elsewhere[0]}" if elsewhere else "no model of it in the zoo")
+    if row.gpu not in CHIPS:
+        return Unscored(f"{row.gpu} is not in the catalog")
+    if row.precision not in PRECISIONS:
+        return Unscored(f"precision {row.precision}")
+    reading = entry.read(row)
+    return reading if isinstance(reading, Unscored) else _case(row, entry, reading)
+
+
+def _is(row: Any, source: str, begins: str) -> bool:
+    return row.source_repo == source and str(row.model).startswith(begins)
+
+
+def _case(row: Any, entry: Entry, reading: Reading) -> Case | Unscored:
+    """A case on machines of at most eight GPUs, whose devices are replicas."""
+    micro_batch = reading.micro_batch or row.batch_per_gpu
+    if not micro_batch >= 1 or micro_batch != int(micro_batch):
+        return Unscored("batch of a GPU unknown")
+    if not (row.step_time_s > 0 or row.throughput > 0):
+        return Unscored("neither step time nor throughput")
+    devices, infers = int(row.num_gpus), row.task == "infer"
+    inside = min(8, devices)
+    strategy = Strategy(
+        precision=reading.precision or ("bf16" if reading.half else row.precision),
+        micro_batch=int(micro_batch),
+        accumulation=reading.accumulation,
+        mode="infer" if infers else "train",
+        channels_last=reading.channels_last,
+        mesh=Mesh() if infers or not reading.collectives else Mesh(dp_replicate=devices),
+    )
+    return Case(
+        f"zoo {entry.model}",
+        reading.job,
+        strategy,
+        reading.size,
+        CHIPS[row.gpu],
+        1 if infers or not reading.collectives else inside,
+        1 if infers or not reading.collectives else devices // inside,
+        step_seconds(row, reading, strategy),
+        half=reading.half,
+        update=reading.update,
+        network="ib-hdr" if row.gpu.startswith("A100") else "ib-edr",  # DGX A100: a 200 Gbit/s port a GPU; DGX-1, DGX-2: 100
+    )

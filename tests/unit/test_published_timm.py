@@ -1,0 +1,52 @@
+"""Which of timm's published steps had norms in half precision: made-up rows in the form of its tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from benchmarks.support.published_timm import timm_cases
+
+ROW = {
+    "task": "infer",
+    "precision": "amp",
+    "layout": "nchw",
+    "torch": "2.4.0",
+    "device": "rtx3090",
+    "compiled": False,
+    "model": "convnext_tiny",
+    "batch": 256,
+    "image_size": 224,
+    "step_ms": 100.0,
+}
+
+
+@pytest.fixture
+def fast_norm(tmp_path: Path):
+    def of(**changes: object) -> list[bool]:
+        (tmp_path / "published").mkdir(exist_ok=True)
+        pd.DataFrame([ROW | changes]).to_parquet(tmp_path / "published" / "timm.parquet")
+        return [case.fast_norm for case in timm_cases(tmp_path)]
+
+    return of
+
+
+def test_inference_under_autocast_has_norms_of_timm_in_half_precision(fast_norm):
+    assert fast_norm() == [True]
+    assert fast_norm(model="vit_medium_patch16_rope_reg1_gap_256") == [True]
+    assert fast_norm(model="resnet50") == [False]
+    assert fast_norm(model="swin_tiny_patch4_window7_224") == [False]
+    assert fast_norm(task="train", torch="1.12") == [False]
+    assert fast_norm(precision="bf16") == [False]
+
+
+def test_vision_transformers_had_norms_of_pytorch_before(fast_norm):
+    assert fast_norm(model="vit_small_patch16_224") == [False]
+    assert fast_norm(model="vit_small_patch16_224", torch="2.9.1") == [True]
+    assert fast_norm(model="beitv2_base_patch16_224", torch="2.9.1") == [False]
+
+
+def test_hybrids_of_both_kinds_are_left_out(fast_norm):
+    assert fast_norm(model="vit_small_r26_s32_224") == []
+    assert fast_norm(model="vit_small_r26_s32_224", task="train", torch="1.12") == [False]
