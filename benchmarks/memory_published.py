@@ -88,7 +88,7 @@ def compare(reference: Path, cache: Path, only: str = "") -> tuple[list[Row], Co
 
 
 OTHERS = {
-    "facebookresearch/detectron2": "detection: shapes depend on the data (proposals), so it cannot be recorded",
+    "facebookresearch/detectron2": "detection: what it keeps (proposals) depends on the data, and is assumed",
     "KellerJordan/modded-nanogpt": "a model, kernels and optimizer of its own for every record",
     "bigscience-workshop/bigscience": "tensor and pipeline parallel under Megatron-LM",
     "Oneflow-Inc/DLPerf": "not PyTorch",

@@ -1,9 +1,11 @@
 """What gpuwise does about steps on this CPU, with and without, in fresh processes that alternate:
 
-    python -m benchmarks.steps_here [--rounds N] [--only freed|bound|observed]
+    python -m benchmarks.steps_here [--rounds N] [--only freed|bound|observed|flushed]
 
 freed: memory that is freed is kept (gpuwise.runtime.build.host_memory) or goes back to the system; steps of common presets.
 bound: threads stay on their cores (OMP_PROC_BIND) or not; a step of the suite's MLP.
+flushed: numbers too small to be normal are taken as zero (torch.set_flush_denormal) or not; vision transformers, whose masks
+leave such numbers after a softmax, and one without a mask. gpuwise leaves PyTorch's default, which does not.
 observed: what a step's operations add up to when each is timed (gpuwise.measure.observe), over the step that nobody watched.
 
 Medians of the rounds, and the range of the rounds' own medians. 8 minutes on two cores.
@@ -21,13 +23,14 @@ from statistics import median
 
 # Preset, sequence length (0: none), samples a step.
 STEPS = (("alexnet", 0, 8), ("resnet50", 0, 4), ("vit-b16", 0, 2), ("bert-base", 128, 2), ("gpt2", 128, 2))
+MASKED = (("timm:swin_tiny_patch4_window7_224", 2), ("timm:swinv2_tiny_window8_256", 1), ("timm:maxvit_tiny_tf_224", 1))
 BOUND = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores"}
 TIMED, WARM = 7, 2
 SHORT_TIMED = 1500
 LEAST_S = 0.02  # of a network whose sum is compared: shorter ones are mostly what operations take beside their kernels
 
 
-def step_s(name: str, seq_len: int, samples: int, *, keep: bool, timed: int = TIMED) -> float:
+def step_s(name: str, seq_len: int, samples: int, *, keep: bool, flushed: bool = False, timed: int = TIMED) -> float:
     """Median seconds of steps of a preset or a member of the suite in this process."""
     import torch
 
@@ -41,6 +44,7 @@ def step_s(name: str, seq_len: int, samples: int, *, keep: bool, timed: int = TI
 
     if keep:
         keep_freed_memory()
+    torch.set_flush_denormal(flushed)
     torch.manual_seed(0)
     job = suite_job(SUITE[name]) if name == "mlp" else resolve(name, seq_len=seq_len or None)
     program, batch = build(job, Strategy(precision="fp32", micro_batch=samples), "cpu"), checked_batch(job, samples)
@@ -75,6 +79,13 @@ def bound(rounds: int) -> None:
     told("perceptron, 512 samples", [a for a, _ in results], [b for _, b in results])
 
 
+def flushed(rounds: int) -> None:
+    for name, samples in MASKED:
+        request = {"name": name, "seq_len": 0, "samples": samples, "keep": True}
+        results = [[apart({**request, "flushed": flush}) for flush in (False, True)] for _ in range(rounds)]
+        told(f"{name}, {samples} samples", [a for a, _ in results], [b for _, b in results])
+
+
 def observed(rounds: int) -> None:
     import numpy as np
     import torch
@@ -97,7 +108,7 @@ def observed(rounds: int) -> None:
     )
 
 
-PARTS = {"freed": freed, "bound": bound, "observed": observed}
+PARTS = {"freed": freed, "bound": bound, "observed": observed, "flushed": flushed}
 
 
 def main() -> None:

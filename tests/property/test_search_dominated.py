@@ -42,7 +42,7 @@ def test_1f1b_takes_as_long_as_all_forwards_first_in_less_memory(on: str, mesh: 
             for name, stages in (("1f1b", 1), ("gpipe", 1), ("interleaved-1f1b", 2), ("looped-bfs", 2))
         )
         check(plain, gpipe, memory=0.7)
-        check(interleaved, looped, time=1.007, memory=0.9)
+        check(interleaved, looped, time=1.01, memory=0.9)
 
 
 @pytest.mark.parametrize(

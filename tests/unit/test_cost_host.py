@@ -9,6 +9,7 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.strategy import Strategy
 from gpuwise.trace.header import Header, RankGroup
 from gpuwise.trace.parallel.communication import Collective, Communication
+from gpuwise.trace.parallel.launches import Launches
 from gpuwise.trace.tables import COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
 from gpuwise.trace.trace import Trace
 
@@ -71,12 +72,16 @@ def test_casts_of_autocast_are_called_without_python():
     assert counted.tolist() == [CAST, 1]
 
 
-def test_collectives_that_micro_batches_wait_for_are_launched_too():
-    trace = step(["forward", "backward"])
+def test_collectives_are_launched_too_and_what_is_copied_around_them():
+    trace, each_s = step(["forward", "backward"]), FIGURES.host_operation_s
     along = Collective("all_reduce", RankGroup("tp", 2, 1), 1000, 7)
-    update = Collective("all_reduce", RankGroup("dp_replicate", 2, 2), 1000, 7, in_update=True)
-    more = host_s(trace, H100, FIGURES, Communication((along, update))) - host_s(trace, H100, FIGURES)
-    assert more == pytest.approx(7 * host_factor(H100, FIGURES) * collective_s(FIGURES))
+    update = Collective("all_reduce", RankGroup("dp_replicate", 2, 2), 1000, 3, in_update=True)
+    sent = Collective("send", RankGroup("pp", 2, 4), 1000, 5)
+    beside = Launches(forward=2, backward=4, casts=10, kernels=6)
+    communication = Communication((along, update, sent), beside)
+    more = host_s(trace, H100, FIGURES, communication) - host_s(trace, H100, FIGURES)
+    beside_s = (2 + 10 * CAST) * each_s["forward"] + 4 * each_s["backward"] + 6 * FIGURES.host_kernel_s
+    assert more == pytest.approx(host_factor(H100, FIGURES) * (10 * collective_s(FIGURES) + beside_s))
 
 
 def test_inference_has_no_micro_batches():

@@ -8,14 +8,20 @@ import numpy as np
 import pytest
 import torch
 
+from gpuwise.api.devices import device_of
+from gpuwise.cost.host import host_s
+from gpuwise.cost.parameters import parameters
+from gpuwise.cost.rank_time import rank_times
+from gpuwise.hardware import load_catalog
 from gpuwise.job import Job
 from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
 from gpuwise.job.models.language import next_token_batch, token_loss
 from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.job.presets import preset_job
 from gpuwise.strategy import Mesh, Parallelism, Strategy
 from gpuwise.trace import CATEGORIES, Trace, live_bytes
 from gpuwise.trace.parallel.communication import Communication
-from gpuwise.trace.parallel.ranks import rank_steps
+from gpuwise.trace.parallel.ranks import RankStep, rank_steps
 from gpuwise.trace.parallel.recorded import split_communication
 from gpuwise.trace.parallel.variant import recorded_as
 from gpuwise.tracing import record
@@ -147,3 +153,41 @@ def test_a_rank_is_recorded_alike_again_and_again() -> None:
     for other in others:
         assert other.storages.size_bytes.tolist() == first.storages.size_bytes.tolist()
         assert other.storages.born.tolist() == first.storages.born.tolist()
+
+
+@pytest.mark.parametrize("job", [llama, gpt2])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Strategy("amp-bf16", mesh=Mesh(dp_shard=8)),
+        Strategy("bf16", mesh=Mesh(dp_shard=8), accumulation=2),
+        Strategy("fp32", mesh=Mesh(dp_shard=8)),
+        Strategy("amp-bf16", mesh=Mesh(dp_shard=8), parallelism=Parallelism("gradients"), accumulation=3),
+        Strategy("amp-bf16", mesh=Mesh(dp_shard=8), parallelism=Parallelism("optimizer"), accumulation=3),
+        Strategy("amp-bf16", mesh=Mesh(dp_replicate=2, dp_shard=4), accumulation=3),
+        Strategy("amp-bf16", mesh=Mesh(dp_replicate=4)),
+        Strategy("bf16", mesh=Mesh(dp_replicate=4), accumulation=3),
+    ],
+    ids=lambda s: f"{s.mesh} {s.parallelism.shard} {s.precision} x{s.accumulation}",
+)
+def test_the_host_launches_what_it_launches_in_a_recording(strategy: Strategy, job: Callable[[], Job]) -> None:
+    chip, figures = load_catalog().chip("h100-80gb-sxm"), parameters()
+    recorded_s, composed_s = (
+        host_s(trace, chip, figures, communication) for trace, communication in both(strategy.but(optimizer="adamw"), job)
+    )
+    assert composed_s == pytest.approx(recorded_s, rel=0.015)
+
+
+@pytest.mark.parametrize("mesh", [Mesh(dp_shard=8), Mesh(dp_replicate=4)], ids=str)
+def test_a_composed_step_that_the_host_bounds_takes_as_long_as_a_recorded_one(mesh: Mesh) -> None:
+    """GPT-2 with one sample a device."""
+    strategy, job = Strategy("amp-bf16", optimizer="adamw", mesh=mesh), preset_job("gpt2")
+    cluster = device_of(f"h100-sxm:{mesh.devices}", load_catalog()).cluster
+    whole = record(job, recorded_as(strategy).but(mesh=Mesh()))
+    recorded = record(job, strategy).with_accumulation(1)
+    trace, communication = split_communication(recorded)
+    of_recorded = RankStep("", trace, communication, recorded=recorded)
+    steps = of_recorded, rank_steps(lambda parts: whole.with_accumulation(1), strategy)[0]
+    exact, composed = rank_times(steps, cluster, strategy=strategy)
+    assert exact.host_s > 0.9 * exact.busy_s
+    assert composed.busy_s == pytest.approx(exact.busy_s, rel=0.03)

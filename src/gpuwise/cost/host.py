@@ -7,7 +7,8 @@ import numpy as np
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
-from gpuwise.trace.parallel.communication import Communication
+from gpuwise.trace.parallel.communication import Collective, Communication
+from gpuwise.trace.parallel.launches import Count, Launches
 from gpuwise.trace.tables import PHASES
 from gpuwise.trace.trace import Trace
 
@@ -25,15 +26,19 @@ def host_s(trace: Trace, chip: Chip, parameters: Parameters, communication: Comm
     """Seconds the host is busy launching one optimizer step of `trace`.
 
     Eager PyTorch pays for each call of an operation, by phase, and for each kernel a call launches; for each block that is
-    computed again, each micro-batch, and each collective of `communication` that a micro-batch waits for. A compiled model
+    computed again, each micro-batch, each collective of `communication`, and for the copies around it; of a pipeline those of
+    tensor and context parallelism alone. A compiled model
     pays for the entry of its graphs (guards, arguments) once a micro-batch and for each kernel it launches. On a CPU the
     dispatch is part of each operation's floor, and accelerators that compile whole steps launch one program: 0.
     """
     seconds = float(launch_s(trace, chip, parameters) @ trace.repeats)
     if communication is None or family(chip) != "gpu":
         return seconds
-    collectives = sum(c.calls for c in communication.collectives if c.group.axis == "tp" and not c.in_update)
-    return seconds + host_factor(chip, parameters) * collectives * collective_s(parameters)
+    in_pipeline = trace.header.strategy.mesh.pp > 1  # which gathers less often than is counted
+    waited = [c for c in communication.collectives if not c.between_stages and not (in_pipeline and _of_data(c))]
+    collectives = sum(c.calls for c in waited)
+    beside_s = float(launches_s(communication.launches, parameters))
+    return seconds + host_factor(chip, parameters) * (collectives * collective_s(parameters) + beside_s)
 
 
 def launch_s(trace: Trace, chip: Chip, parameters: Parameters) -> np.ndarray:
@@ -79,6 +84,17 @@ def micro_batch_s(parameters: Parameters) -> float:
 def collective_s(parameters: Parameters) -> float:
     """Seconds of a call of a collective on the reference host: it is called from Python, as operations of forward are."""
     return parameters.host_operation_s["forward"]
+
+
+def _of_data(collective: Collective) -> bool:
+    return collective.group.axis.startswith(("dp", "data"))
+
+
+def launches_s(launches: Launches, parameters: Parameters) -> Count:
+    """Seconds of what the reference host does for collectives beside calling them."""
+    each_s = parameters.host_operation_s
+    of_forward = launches.forward + CAST * launches.casts
+    return of_forward * each_s["forward"] + launches.backward * each_s["backward"] + launches.kernels * parameters.host_kernel_s
 
 
 def host_factor(chip: Chip, parameters: Parameters) -> float:

@@ -114,7 +114,8 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
     """The time of a rank.
 
     Where the step was recorded on its mesh, its streams are simulated, and communication adds to the step what it adds there.
-    Composed steps take the overlap of each collective from a rule (see communication_time).
+    Composed steps take the overlap of each collective from a rule (see communication_time). A device that waits for its host
+    copies into buffers and out of them in the meantime.
     """
     trace, communication = step.trace, step.communication
     times = kernel_times(trace, cluster.chip, parameters, calibration)
@@ -123,6 +124,7 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
     launching_s = host_s(trace, cluster.chip, parameters, communication)
     alone_s = max(busy_s, launching_s)
     stretch = alone_s / busy_s if busy_s else 1.0
+    waiting_s = alone_s - busy_s
     phase_s = {phase: stretch * seconds for phase, seconds in device_s.items()}
     if not busy_s:
         phase_s["forward"] = alone_s
@@ -142,12 +144,15 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
             parameters=parameters,
             calibration=calibration,
         )
-        exchange = with_copies(exchange, copies)
+        copied_s = min(waiting_s, sum(copies.values()))
+        left = 1 - copied_s / sum(copies.values()) if copied_s else 1.0
+        exchange = with_copies(exchange, {axis: left * seconds for axis, seconds in copies.items()})
+        waiting_s -= copied_s
     waits = None
     if step.recorded is not None and cluster.devices > 1:
         exchange, waits = _on_streams(exchange, step.recorded, cluster, kernel_s=times.device_s, parameters=parameters)
     else:
-        exchange = beside_launches(exchange, waiting_s=alone_s - busy_s)
+        exchange = beside_launches(exchange, waiting_s=waiting_s)
     return RankTime(step, times, phase_s, exchange, _send(communication, cluster, parameters), waits, launching_s)
 
 

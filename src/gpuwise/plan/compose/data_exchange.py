@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from gpuwise.plan.compose.exchange import Collectives, RankGroups
 from gpuwise.strategy import Strategy
 from gpuwise.trace.header import RankGroup
 from gpuwise.trace.parallel.communication import group_along, shard_group
+from gpuwise.trace.parallel.launches import Calls, Held, Launches, of_replicas, of_shards, of_whole_shards
 from gpuwise.trace.parallel.replicate import BUCKET_BYTES, COPIES
 from gpuwise.trace.parallel.shard import REDUCED_BYTES
 from gpuwise.trace.parallel.shard_traffic import copied_of_gathers
@@ -26,12 +28,14 @@ class RankBytes:
         parameter_bytes, gradient_bytes: of the rank.
         rest_parameter_bytes: of what is in no block.
         blocks: number of its blocks.
+        tensors: number of its gradients.
     """
 
     parameter_bytes: np.ndarray
     gradient_bytes: np.ndarray
     rest_parameter_bytes: np.ndarray
     blocks: np.ndarray
+    tensors: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ class Sharing:
     """How data-parallel ranks share a model, in one mesh or in many.
 
     Attributes:
-        kind: "replicas" have all of it, "shards" gather and reduce it block by block, "stages" of a pipeline once a step.
+        kind: "replicas" have all of it, "replicated stages" all of a pipeline's rank; "shards" gather and reduce it block by
+            block, "stages" of a pipeline once a step.
         replicas: the group that holds the same; its ranks have equal shards.
         shards: the group that splits parameters, gradients or state.
         freed: whether parameters are freed after a block's forward.
@@ -58,8 +63,9 @@ class Sharing:
 def sharing_of(strategy: Strategy) -> Sharing:
     """How the ranks of one mesh share a model."""
     mesh, shard = strategy.mesh, strategy.parallelism.shard
+    kinds = ("shards", "stages") if is_sharded(strategy) else ("replicas", "replicated stages")
     return Sharing(
-        ("stages" if mesh.pp > 1 else "shards") if is_sharded(strategy) else "replicas",
+        kinds[mesh.pp > 1],
         group_along(mesh, "dp_replicate"),
         shard_group(mesh),
         shard == "parameters",
@@ -80,7 +86,7 @@ def data_collectives(
         accumulation: micro-batches of a step.
         in_flight: of each rank of a pipeline.
     """
-    if sharing.kind == "replicas":
+    if sharing.kind in ("replicas", "replicated stages"):
         return _of_replicas(sharing, of_ranks)
     reduced = of_ranks.gradient_bytes / gathered_bytes * REDUCED_BYTES
     if sharing.kind == "stages":
@@ -131,6 +137,36 @@ def _of_stages(
         Collectives("reduce_scatter", shards, sent, units, "last backward", True, copied_bytes=of_ranks.gradient_bytes + sent),
         Collectives("all_reduce", replicas, sent / shards.ranks, units, "last backward", True),
     ]
+
+
+def data_launches(sharing: Sharing, of_ranks: RankBytes, *, precision: str, accumulation: np.ndarray) -> Launches:
+    """What the host does for these collectives beside calling them, which is not counted of stages.
+
+    Arguments:
+        precision: as in Strategy.
+        accumulation: micro-batches of a step.
+    """
+    held = Held(of_ranks.blocks, of_ranks.tensors, precision)
+    if sharing.kind in ("stages", "replicated stages"):
+        return Launches()
+    if sharing.kind == "replicas":
+        return of_replicas(held, accumulation).where(np.asarray(sharing.replicas.ranks) > 1)
+    split, freed = np.asarray(sharing.shards.ranks) > 1, np.asarray(sharing.freed)
+    reducing, gathering = np.where(sharing.postponed, 1, accumulation), np.where(freed, accumulation, 1)
+    shards = of_shards(
+        held,
+        gathers=Calls((held.blocks + 1) * gathering, held.blocks * freed * gathering),
+        reduces=Calls(reducing, held.blocks * reducing),
+        micro_batches=accumulation,
+        added_by_unit=(np.asarray(sharing.replicas.ranks) > 1) & (reducing == accumulation),
+    )
+    return shards.where(split) + of_whole_shards(held, accumulation).where(~split)
+
+
+def calls_of(collectives: Sequence[Collectives]) -> np.ndarray:
+    """Calls of collectives that have anything to exchange."""
+    there = ((one.payload_bytes > 0) & (np.asarray(one.group.ranks) > 1) for one in collectives)
+    return sum((one.calls * some for one, some in zip(collectives, there, strict=True)), np.zeros(1))
 
 
 def _copied_of_gathers(ranks: np.ndarray | int) -> np.ndarray:

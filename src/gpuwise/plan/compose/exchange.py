@@ -58,10 +58,18 @@ class ExchangeTime:
     Attributes:
         exposed_s: what communication adds.
         each_micro_batch_s: the part of it that micro-batches wait for.
+        copies_s: the part of it in which ranks copy into buffers and out of them.
     """
 
     exposed_s: np.ndarray
     each_micro_batch_s: np.ndarray
+    copies_s: np.ndarray
+
+    def beside_launches(self, waiting_s: np.ndarray) -> ExchangeTime:
+        """As gpuwise.cost.rank_time.beside_launches has it of one step."""
+        copied_s = np.minimum(waiting_s, self.copies_s)
+        hidden_s = np.minimum(waiting_s - copied_s, self.each_micro_batch_s)
+        return ExchangeTime(self.exposed_s - copied_s - hidden_s, self.each_micro_batch_s - hidden_s, self.copies_s - copied_s)
 
 
 class Calls(Protocol):
@@ -118,7 +126,7 @@ def exchange_time(
 ) -> ExchangeTime:
     """The time of collectives, as gpuwise.cost.network.collectives.communication_time has it, with copies into buffers."""
     windows = {"nothing": 0.0, "step": backward_s + forward_s, "last backward": backward_s / micro_batches}
-    exposed_s, waited_s = np.zeros(np.shape(forward_s)), np.zeros(np.shape(forward_s))
+    exposed_s, waited_s, copies_s = (np.zeros(np.shape(forward_s)) for _ in range(3))
     for overlaps in OVERLAPS:
         beside = [one for one in collectives if one.overlaps == overlaps]
         seconds, last_call_s = np.zeros(np.shape(forward_s)), np.zeros(np.shape(forward_s))
@@ -133,11 +141,11 @@ def exchange_time(
                 waited_s = waited_s + calls_s
             copied = np.where(np.asarray(one.group.ranks) > 1, one.copied_bytes, 0.0) / times
             if copied.any():
-                exposed_s = exposed_s + times * np.where(copied > 0, calls.copy_s(copied), 0.0)
+                copies_s = copies_s + times * np.where(copied > 0, calls.copy_s(copied), 0.0)
         if beside:
             hidden = np.minimum(np.maximum(0.0, seconds - last_call_s), calls.overlap_share * windows[overlaps])
             exposed_s = exposed_s + seconds - hidden * (1 - parameters.overlap_slowdown)
-    return ExchangeTime(exposed_s, waited_s)
+    return ExchangeTime(exposed_s + copies_s, waited_s, copies_s)
 
 
 COPY_BYTES = np.geomspace(1.0, 2.0**42, 1024)  # ascending sizes, between which copies grow linearly nearly everywhere

@@ -29,13 +29,17 @@ class Holdings:
 
     Attributes:
         parameter_bytes, gradient_bytes: by SECTIONS.
-        tied_bytes, tied_gradient_bytes: of what the sections before and behind the blocks share: a rank with both has it once.
+        tensors: number of gradients by SECTIONS.
+        tied_bytes, tied_gradient_bytes, tied_tensors: of what the sections before and behind the blocks share: a rank with both
+            has it once.
     """
 
     parameter_bytes: np.ndarray
     gradient_bytes: np.ndarray
+    tensors: np.ndarray
     tied_bytes: float
     tied_gradient_bytes: float
+    tied_tensors: float
 
     def of_ranks(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bytes of parameters and of gradients of ranks with so many of each section. weights: shape (ranks, sections)."""
@@ -44,6 +48,12 @@ class Holdings:
             weights @ self.parameter_bytes - both * self.tied_bytes,
             weights @ self.gradient_bytes - both * self.tied_gradient_bytes,
         )
+
+    def tensors_of_ranks(self, weights: np.ndarray) -> np.ndarray:
+        """Number of gradients of such ranks."""
+        both = (weights[:, BEFORE_BLOCKS] > 0) & (weights[:, AFTER_BLOCKS] > 0)
+        result: np.ndarray = weights @ self.tensors - both * self.tied_tensors
+        return result
 
 
 @dataclass(frozen=True)
@@ -80,11 +90,11 @@ def holdings(shallow: ShallowStep, strategy: Strategy) -> Holdings:
         edges = np.array([of_whole[:, 0], of_whole[:, 0] * 0])
     else:
         edges = np.array([_by_block(_stage(shallow.trace, strategy, rank))[:, 0] for rank in (0, 1)])
-    result = np.zeros((2, len(SECTIONS)))
+    result = np.zeros((3, len(SECTIONS)))
     result[:] = of_whole[:, 1:2]
     result[:, BEFORE_BLOCKS], result[:, AFTER_BLOCKS] = edges
     tied = edges.sum(axis=0) - of_whole[:, 0]
-    return Holdings(result[0], result[1], float(tied[0]), float(tied[1]))
+    return Holdings(*result, *tied.tolist())
 
 
 def _stage(trace: Trace, strategy: Strategy, rank: int) -> Trace:
@@ -100,12 +110,18 @@ def _of_rank(trace: Trace, strategy: Strategy) -> Trace:
 
 
 def _by_block(trace: Trace) -> np.ndarray:
-    """Bytes of parameters and gradients: of what is in no block, and of each block. Shape (2, 1 + blocks)."""
+    """Bytes of parameters and gradients, and number of gradients: of what is in no block, and of each block.
+
+    Shape (3, 1 + blocks).
+    """
     storages = trace.storages
     block = block_of_modules(trace.modules, trace.header.blocks)[storages.module] + 1
     count = len(trace.header.blocks) + 1
-    rows = [storages.category == category for category in (_PARAMETER, _GRADIENT)]
-    return np.array([np.bincount(block[row], weights=storages.size_bytes[row], minlength=count) for row in rows])
+    parameter, gradient = (storages.category == category for category in (_PARAMETER, _GRADIENT))
+    parameter_bytes, gradient_bytes = (
+        np.bincount(block[rows], weights=storages.size_bytes[rows], minlength=count) for rows in (parameter, gradient)
+    )
+    return np.array([parameter_bytes, gradient_bytes, np.bincount(block[gradient], minlength=count)])
 
 
 @dataclass(frozen=True)

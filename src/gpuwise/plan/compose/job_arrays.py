@@ -132,6 +132,8 @@ class JobArrays:
         self._tied_bytes = np.array(
             [[one.tied_bytes for one, _ in of_holdings], [one.tied_gradient_bytes for one, _ in of_holdings]]
         )
+        self._section_tensors = np.array([one.tensors for one, _ in of_holdings])
+        self._tied_tensors = np.array([one.tied_tensors for one, _ in of_holdings])
         self.updates = [update for _, update in of_holdings]
         states = [update.cost((0.0, 0.0)).state_bytes for update in self.updates]
         self.state_bytes = np.array([[one.base for one in states], [one.each for one in states]])
@@ -153,6 +155,12 @@ class JobArrays:
             for of_sections, tied in zip(self._section_bytes, self._tied_bytes, strict=True)
         )
         return parameter, gradient
+
+    def held_tensors(self, holding: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Number of gradients of such ranks. Arguments as for held_bytes."""
+        both = (weights[..., BEFORE_BLOCKS] > 0) & (weights[..., AFTER_BLOCKS] > 0)
+        result: np.ndarray = (weights * self._section_tensors[holding]).sum(axis=-1) - both * self._tied_tensors[holding]
+        return result
 
     def batch_s(self, chip: Chip) -> np.ndarray:
         """Seconds of forward and of backward with what it computes again. Raises UnsupportedError as Workload does.

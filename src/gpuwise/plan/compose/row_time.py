@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.cost.host import collective_s, host_factor, micro_batch_s
+from gpuwise.cost.host import collective_s, host_factor, launches_s, micro_batch_s
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.chip_prices import ChipPrices
-from gpuwise.plan.compose.data_exchange import RankBytes, Sharing, data_collectives
+from gpuwise.plan.compose.data_exchange import RankBytes, Sharing, calls_of, data_collectives, data_launches
 from gpuwise.plan.compose.exchange import RankGroups, exchange_time, fastest
 from gpuwise.plan.compose.job_arrays import JobArrays
 from gpuwise.plan.compose.many_calls import ManyCalls, Networks, copy_curves_s
@@ -88,6 +88,7 @@ class RowTime:
         edges[..., FIRST_BLOCK : LAST_BLOCK + 1] = 0.0
         self._parameter, self._gradient = arrays.held_bytes(holding, weights)
         self._rest = arrays.held_bytes(holding, edges)[0]
+        self._tensors = arrays.held_tensors(holding, weights)
         self._blocks = weights[..., FIRST_BLOCK : LAST_BLOCK + 1].sum(axis=-1)
         whole = arrays.whole_holding[self._space.works.entry]
         self._elements = arrays.held_bytes(whole, weights)[1] / arrays.element_bytes[holding]
@@ -104,7 +105,9 @@ class RowTime:
         times = np.stack([weights[..., BEFORE_BLOCKS], blocks, weights[..., AFTER_BLOCKS], blocks > 0], axis=-1)
         self._payload = np.einsum("rwe,weo->orw", times, self._arrays.payload_bytes[works.entry, works.column])
         self._calls = np.einsum("rwe,weo->orw", times, self._arrays.calls[works.entry])
-        self._launch_s += collective_s(self._parameters) * works.accumulation * self._calls.sum(axis=0)
+        calls = self._arrays.block_calls[works.entry] * (self._arrays.block_bytes[works.entry, works.column] > 0)
+        in_blocks = blocks * calls.sum(axis=1)
+        self._launch_s += collective_s(self._parameters) * works.accumulation * (self._calls.sum(axis=0) + in_blocks)
         self._send_bytes = self._arrays.send_bytes[works.entry, works.column]
         self._of_stage = works.tp * layouts.dp_replicate[works.first] * layouts.shards[works.first]
         self._tensor_s = np.full((len(weights), len(self._distinct), len(works)), np.nan)
@@ -195,11 +198,10 @@ class RowTime:
         whole_s = np.maximum(busy_s + least_update_s + tensor_s, least_host_s)
         if ranks == 1:
             return whole_s[0]
-        most_host_s = self._host[cluster] * (self._launch_s[:ranks, work] + np.maximum(*launch_s))
-        stretch = np.maximum(1.0, least_host_s / (busy_s + np.maximum(*update_s)))
-        hidden_s = np.maximum(0.0, most_host_s - busy_s - least_update_s)
-        batches_s = stretch * busy_s + np.maximum(0.0, tensor_s - hidden_s)
-        longer = batches_s / busy_s / (works.accumulation * works.stages)[work]
+        # A host that takes longer stretches all phases by the same factor, and hides at most what it adds.
+        most_s = busy_s + np.maximum(*update_s)
+        stretch = np.maximum(least_host_s, most_s + tensor_s) / most_s
+        longer = stretch / (works.accumulation * works.stages)[work]
         ends_s = pipeline_s(
             works.stages[work],
             ranks=works.pp[work],
@@ -219,7 +221,7 @@ class RowTime:
         result = np.zeros(len(rows))
         for kind, there in (
             ("replicas", ~sharded & ~pipelined),
-            ("replicas", ~sharded & pipelined),
+            ("replicated stages", ~sharded & pipelined),
             ("shards", sharded & ~pipelined),
             ("stages", sharded & pipelined),
         ):
@@ -237,10 +239,6 @@ class RowTime:
         update_s = self._update_s[0][chip, holding] + self._update_s[1][chip, holding] * elements
         launch_s = self._update_launch_s[0][holding] + self._update_launch_s[1][holding] * elements
         busy_s = forward_s + backward_s + update_s
-        alone_s = np.maximum(busy_s, self._host[cluster] * (self._launch_s[:ranks, work] + launch_s))
-        stretch = alone_s / busy_s
-        forward_s, backward_s, update_s = forward_s * stretch, backward_s * stretch, update_s * stretch
-        of_ranks = (self._parameter, self._gradient, self._rest, self._blocks)
         shard = layouts.shard[rows.layout]
         shard = np.where(shard == len(SHARDS), 0, shard)
         stride = works.tp[work]
@@ -251,13 +249,27 @@ class RowTime:
             shard == SHARDS.index("parameters"),
             shard == SHARDS.index("optimizer"),
         )
+        columns = (self._parameter, self._gradient, self._rest, self._blocks, self._tensors)
+        of_ranks = RankBytes(*(one[:ranks, work] for one in columns))
         collectives = data_collectives(
             sharing,
-            RankBytes(*(one[:ranks, work] for one in of_ranks)),
+            of_ranks,
             gathered_bytes=self._arrays.element_bytes[holding],
             accumulation=accumulation,
             in_flight=works.in_flight[:ranks, work],
         )
+        beside = data_launches(
+            sharing,
+            of_ranks,
+            precision=self._arrays.blocks.techniques.precision,
+            accumulation=accumulation,
+        )
+        calls = calls_of(collectives) if ranks == 1 else 0.0  # see gpuwise.cost.host
+        launch_s = launch_s + collective_s(self._parameters) * calls + launches_s(beside, self._parameters)
+        alone_s = np.maximum(busy_s, self._host[cluster] * (self._launch_s[:ranks, work] + launch_s))
+        stretch = alone_s / busy_s
+        waiting_s = alone_s - busy_s
+        forward_s, backward_s, update_s = forward_s * stretch, backward_s * stretch, update_s * stretch
         exchange = exchange_time(
             collectives,
             ManyCalls(self._networks, self._number[cluster], self._copies_s, cluster, self._overlap[cluster]),
@@ -266,9 +278,10 @@ class RowTime:
             micro_batches=accumulation,
             parameters=self._parameters,
         )
+        copied_s = np.minimum(waiting_s, exchange.copies_s)
         waited_s = self._tensor_exchange_s(cluster, work, ranks=ranks)
-        waited_s = waited_s - np.minimum(np.maximum(0.0, alone_s - busy_s), waited_s)
-        of_rank_s = alone_s + exchange.exposed_s + waited_s
+        waited_s = waited_s - np.minimum(waiting_s - copied_s, waited_s)
+        of_rank_s = alone_s + exchange.exposed_s - copied_s + waited_s
         if ranks == 1:
             return of_rank_s[0]
         batches_s = alone_s - update_s + waited_s

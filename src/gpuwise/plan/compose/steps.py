@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.cost.host import collective_s, host_factor, micro_batch_s
+from gpuwise.cost.host import collective_s, host_factor, launches_s, micro_batch_s
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.plan.compose.data_exchange import RankBytes, data_collectives, sharing_of
+from gpuwise.plan.compose.data_exchange import RankBytes, calls_of, data_collectives, data_launches, sharing_of
 from gpuwise.plan.compose.exchange import ClusterCalls, Collectives, ExchangeTime, exchange_time
 from gpuwise.plan.compose.parts import BLOCK_OPERATIONS, OPERATIONS
 from gpuwise.plan.compose.pipeline import pipeline_s
@@ -52,13 +52,11 @@ class MeshSteps:
     def step_s(self) -> np.ndarray:
         """Seconds of each step, without input. Shape (variants, micro-batches)."""
         phase_s, alone_s, busy_s, update_s = self._alone()
-        exchange = self._exchange(phase_s)
-        hidden_s = np.minimum(np.maximum(0.0, alone_s - busy_s), exchange.each_micro_batch_s)
-        exposed_s, waited_s = exchange.exposed_s - hidden_s, exchange.each_micro_batch_s - hidden_s
-        of_rank_s = alone_s + exposed_s
+        exchange = self._exchange(phase_s).beside_launches(np.maximum(0.0, alone_s - busy_s))
+        of_rank_s = alone_s + exchange.exposed_s
         if self.strategy.mesh.pp == 1:
             return of_rank_s[0]
-        batches_s = alone_s - update_s + waited_s
+        batches_s = alone_s - update_s + exchange.each_micro_batch_s
         longer = batches_s / phase_s.sum(axis=-1) / (self.accumulation * self.strategy.parallelism.stages_per_rank)
         kinds = [0, 1, 2] if len(phase_s) == 3 else [0, 1, 1]  # first, middle, last
         ends_s = pipeline_s(
@@ -105,11 +103,18 @@ class MeshSteps:
             np.einsum("rc,vcpu->rvpu", self.ranks.weights, self._blocks(name))[:, :, None] for name in ("calls", "kernels")
         )
         each_s = np.array([figures.host_operation_s[phase] for phase in PHASES])
-        launches_s = calls * each_s[: calls.shape[-2], None] + kernels * figures.host_kernel_s
-        of_batches: np.ndarray = (launches_s[..., 0] + further * launches_s[..., 1]).sum(axis=-1)
+        each_launch_s = calls * each_s[: calls.shape[-2], None] + kernels * figures.host_kernel_s
+        of_batches: np.ndarray = (each_launch_s[..., 0] + further * each_launch_s[..., 1]).sum(axis=-1)
         of_batches = of_batches + self.accumulation * micro_batch_s(figures)
-        if self.strategy.mesh.tp > 1:
-            of_batches = of_batches + collective_s(figures) * sum(one.calls for one in self._tensor_collectives())
+        of_batches = of_batches + collective_s(figures) * calls_of(self._launched())
+        if self._exchanges_data:
+            beside = data_launches(
+                sharing_of(self.strategy),
+                self._rank_bytes(),
+                precision=self.strategy.precision,
+                accumulation=self.accumulation,
+            )
+            of_batches = of_batches + launches_s(beside, figures)
         of_update = self.table.holdings(tp=self.strategy.mesh.tp, sharded=self.sharded)[1]
         update_s = of_update.calls.at(elements) * each_s[-1] + of_update.kernels.at(elements) * figures.host_kernel_s
         return factor * (of_batches + update_s[:, None, None])
@@ -122,19 +127,27 @@ class MeshSteps:
         return gradient_bytes / size_bytes / shard_ranks(self.strategy)
 
     def _exchange(self, phase_s: np.ndarray) -> ExchangeTime:
-        mesh = self.strategy.mesh
         return exchange_time(
-            [
-                *(self._tensor_collectives() if mesh.tp > 1 else []),
-                *(self._collectives_in_blocks() if mesh.cp > 1 else []),
-                *self._data_collectives(),
-            ],
+            self._collectives(),
             ClusterCalls(self.cluster, self.table.parameters),
             forward_s=phase_s[..., _FORWARD],
             backward_s=phase_s[..., _BACKWARD] + phase_s[..., _RECOMPUTE],
             micro_batches=self.accumulation,
             parameters=self.table.parameters,
         )
+
+    def _collectives(self) -> list[Collectives]:
+        mesh = self.strategy.mesh
+        return [
+            *(self._tensor_collectives() if mesh.tp > 1 else []),
+            *(self._collectives_in_blocks() if mesh.cp > 1 else []),
+            *(self._data_collectives() if self._exchanges_data else []),
+        ]
+
+    def _launched(self) -> list[Collectives]:
+        """Those that the host's time counts, see gpuwise.cost.host."""
+        of_data = () if self.strategy.mesh.pp == 1 else ("dp", "data")
+        return [one for one in self._collectives() if not (of_data and one.group.axis.startswith(of_data))]
 
     def _tensor_collectives(self) -> list[Collectives]:
         weights, tp = self.ranks.weights, self.strategy.mesh.tp
@@ -159,25 +172,30 @@ class MeshSteps:
             for number, operation in enumerate(BLOCK_OPERATIONS)
         ]
 
+    @property
+    def _exchanges_data(self) -> bool:
+        return self.sharded or self.strategy.mesh.dp_replicate > 1
+
     def _data_collectives(self) -> list[Collectives]:
-        if not self.sharded and self.strategy.mesh.dp_replicate == 1:
-            return []
-        of_rank = self.table.holdings(tp=self.strategy.mesh.tp, sharded=self.sharded)[0]
-        parameter, gradient = of_rank.of_ranks(self.ranks.weights)
-        edges = self.ranks.weights.copy()
-        edges[:, BEFORE_BLOCKS + 1 : AFTER_BLOCKS] = 0.0
-        rest = of_rank.of_ranks(edges)[0]
-        shape = (-1, 1, 1)
-        of_ranks = RankBytes(*(one.reshape(shape) for one in (parameter, gradient, rest, self.ranks.blocks)))
-        in_flight = self.ranks.in_flight(self.accumulation)[:, None] if self.strategy.mesh.pp > 1 else np.ones((1, 1, 1))
         gathered_bytes, _ = self.table.element_bytes(sharded=self.sharded)
         return data_collectives(
             sharing_of(self.strategy),
-            of_ranks,
+            self._rank_bytes(),
             gathered_bytes=gathered_bytes,
             accumulation=self.accumulation,
-            in_flight=in_flight,
+            in_flight=self._in_flight(),
         )
+
+    def _rank_bytes(self) -> RankBytes:
+        of_rank, weights = self.table.holdings(tp=self.strategy.mesh.tp, sharded=self.sharded)[0], self.ranks.weights
+        parameter, gradient = of_rank.of_ranks(weights)
+        edges = weights.copy()
+        edges[:, BEFORE_BLOCKS + 1 : AFTER_BLOCKS] = 0.0
+        columns = (parameter, gradient, of_rank.of_ranks(edges)[0], self.ranks.blocks, of_rank.tensors_of_ranks(weights))
+        return RankBytes(*(one.reshape(-1, 1, 1) for one in columns))
+
+    def _in_flight(self) -> np.ndarray:
+        return self.ranks.in_flight(self.accumulation)[:, None] if self.strategy.mesh.pp > 1 else np.ones((1, 1, 1))
 
     def _send_s(self) -> np.ndarray:
         """Seconds of one send between stages. Shape (variants, micro-batches)."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuwise.strategy import AXES, Mesh
 from gpuwise.trace.header import RankGroup
+from gpuwise.trace.parallel.launches import Launches
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 # What a collective runs beside: nothing, so that the step waits for it | forward and backward of the whole step | backward of
@@ -44,9 +45,15 @@ class Collective:
 
 @dataclass(frozen=True)
 class Communication:
-    """The collectives of one optimizer step; none for one device."""
+    """The collectives of one optimizer step; none for one device.
+
+    Attributes:
+        collectives: of the step.
+        launches: what the host does for them beside calling them, where the step has no positions for that; nothing by default.
+    """
 
     collectives: tuple[Collective, ...] = ()
+    launches: Launches = field(default_factory=Launches)
 
     def bytes_of(self, operation: str) -> int:
         """Payload of the collectives of one operation."""

@@ -143,7 +143,12 @@ class _ShardedStep:
 
     def communication(self) -> Communication:
         """The collectives of a step."""
-        return traffic(self._strategy, gathered_bytes=self._gathered_bytes, reduced_bytes=self._reduced_bytes)
+        return traffic(
+            self._strategy,
+            gathered_bytes=self._gathered_bytes,
+            reduced_bytes=self._reduced_bytes,
+            tensors=int(self._gradient.sum()),
+        )
 
     def _unit_bytes(self, rows: np.ndarray) -> np.ndarray:
         """Recorded bytes of these storages by unit. Shape (units,)."""

@@ -6,10 +6,11 @@ import numpy as np
 
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Collective, Communication, group_along, shard_group
+from gpuwise.trace.parallel.launches import Calls, Held, of_shards, of_whole_shards
 from gpuwise.trace.parallel.variant import shard_ranks
 
 
-def traffic(strategy: Strategy, *, gathered_bytes: np.ndarray, reduced_bytes: np.ndarray) -> Communication:
+def traffic(strategy: Strategy, *, gathered_bytes: np.ndarray, reduced_bytes: np.ndarray, tensors: int) -> Communication:
     """The collectives of a step.
 
     Parameters that are not freed are gathered once a step. Gradients are reduced in each micro-batch, or once if only
@@ -18,6 +19,7 @@ def traffic(strategy: Strategy, *, gathered_bytes: np.ndarray, reduced_bytes: np
     Arguments:
         gathered_bytes: of the parameters of each unit: of what is in no block, and of each block. Shape (units,).
         reduced_bytes: of their gradients. Shape (units,).
+        tensors: number of parameters.
     """
     parallelism, mesh, accumulation = strategy.parallelism, strategy.mesh, strategy.accumulation
     rest_bytes, blocks_bytes, blocks = gathered_bytes[0], gathered_bytes[1:].sum(), len(gathered_bytes) - 1
@@ -31,7 +33,17 @@ def traffic(strategy: Strategy, *, gathered_bytes: np.ndarray, reduced_bytes: np
     gathers, whole_bytes = (passes * blocks + 1) * gathering, int((rest_bytes + passes * blocks_bytes) * gathering)
     read = min(1.0, gathered_bytes.sum() / max(1.0, reduced_bytes.sum()))  # of what is reduced: gradients before their cast
     scattered_bytes = int(sent_bytes * reducing)
-    return Communication().and_also(
+    held = Held(blocks, tensors, strategy.precision)
+    launches = of_whole_shards(held, accumulation)
+    if shards.ranks > 1:
+        launches = of_shards(
+            held,
+            gathers=Calls((blocks + 1) * gathering, (passes - 1) * blocks * gathering),
+            reduces=Calls(reducing, blocks * reducing),
+            micro_batches=accumulation,
+            added_by_unit=replicas.ranks > 1 and reducing == accumulation,
+        )
+    return Communication(launches=launches).and_also(
         Collective(
             "all_gather",
             shards,
