@@ -17,7 +17,7 @@ from gpuwise.serving.engines import engine_of
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests, requests
 from gpuwise.serving.served import Served
-from gpuwise.serving.step_time import EngineCosts, StepTime
+from gpuwise.serving.step_time import EngineCosts, EngineStep
 
 # Names of the tables -> ids of the catalog. The A100s' memory is unstated; 70 B models ran on four of them, so it is 40 GB.
 DEVICES = {
@@ -55,12 +55,12 @@ class Run:
     measured: dict[str, float]
 
     @property
-    def step_time(self) -> StepTime:
+    def step_time(self) -> EngineStep:
         """Seconds of iterations without what the engine adds."""
         cluster = device_of(f"{DEVICES[self.device]}:{self.tp}", load_catalog()).cluster
-        return StepTime(generation_of(self.family, tp=self.tp), cluster, most_tokens=1 << 14)
+        return EngineStep(generation_of(self.family, tp=self.tp), cluster, most_tokens=1 << 14)
 
-    def served(self, step: StepTime, costs: EngineCosts) -> Served:
+    def served(self, step: EngineStep, costs: EngineCosts) -> Served:
         """The run as forecast."""
         step.costs = costs
         return serve(self.load, step, self.policy)

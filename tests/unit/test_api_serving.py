@@ -76,7 +76,9 @@ def test_json_is_finite_and_whole():
     result = serve_plan(job(), on="rtx-4090,h100-sxm", rate="2/s").to_dict()
     assert {row["device"] for row in result["rows"]} == {"rtx-4090", "h100-80gb-sxm"}
     assert result["limits"] == {"ttft_s": None, "tpot_s": None, "latency_s": None, "share": 0.99}
-    assert {"replicas", "saturation_rate", "latency", "usd_per_month", "usd_per_million_output", "reason"} <= set(result["rows"][0])
+    assert {"replicas", "saturation_rate", "latency", "usd_per_month", "usd_per_million_output", "reason"} <= set(
+        result["rows"][0]
+    )
     assert any("assumed prompts" in line for line in result["assumptions"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.device_names import device_names
 from gpuwise.api.devices import Device, device_of
@@ -22,7 +22,9 @@ from gpuwise.serving.forecast import ServingForecast, ServingRow, cheapest_first
 from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.saturation import Limits
-from gpuwise.serving.step_time import StepTime
+from gpuwise.serving.step_time import EngineStep
+from gpuwise.serving_settings import ServingSettings
+from gpuwise.step_settings import named_settings
 from gpuwise.units import parse_duration
 
 if TYPE_CHECKING:
@@ -35,47 +37,38 @@ ENGINE = "vllm"
 EXPERTS = "experts"  # the name that models of Hugging Face and ours give the list of experts
 
 
-def serve_plan(
-    job: str | Job,
-    *,
-    on: str | Sequence[str],
-    rate: str,
-    slo: str = "",
-    input: int | None = None,
-    output: int | None = None,
-    spread: float = 1.0,
-    prefix_hits: float = 0.0,
-    engine: str = ENGINE,
-    precision: str = "bf16",
-) -> ServingForecast:
+def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings: Unpack[ServingSettings]) -> ServingForecast:
     """What serving a model that generates text takes: instances, latencies and dollars, on each of some devices.
 
     Arguments:
         job: as for `forecast`; its model must generate (Job.generate), as language presets and hf: models do.
         on: devices, in a list or separated by commas. "h100-sxm:2" is one instance whose layers two devices share.
         rate: requests of all users, such as "5/s" or "10k/day".
-        slo: limits, such as "ttft=500ms,tpot=50ms,share=0.99": time to first token, time per output token, "latency" of the
-            whole answer, and the share of requests that must stay within them (0.99 by default). None by default.
-        input, output: mean tokens of prompts and answers. None (default) assumes INPUT_TOKENS and OUTPUT_TOKENS.
-        spread: standard deviation of both over their means; 0 for equal requests. Default 1.
-        prefix_hits: share of each prompt that the prefix cache holds. Default 0.
-        engine: of gpuwise.serving.engines. Default "vllm".
-        precision: of weights, cache and arithmetic. Default "bf16".
+        settings: optional keywords:
+            slo: limits, such as "ttft=500ms,tpot=50ms,share=0.99": time to first token, time per output token, "latency" of the
+                whole answer, and the share of requests that must stay within them (0.99 by default). None by default.
+            input, output: mean tokens of prompts and answers. None (default) assumes INPUT_TOKENS and OUTPUT_TOKENS.
+            spread: standard deviation of both over their means; 0 for equal requests. Default 1.
+            prefix_hits: share of each prompt that the prefix cache holds. Default 0.
+            engine: of gpuwise.serving.engines. Default "vllm".
+            precision: of weights, cache and arithmetic. Default "bf16".
 
     A device that cannot serve the model has a row with the reason. Raises InputError, UnknownNameError, JobError or
     MissingDependencyError.
     """
-    named = engine_of(engine)
-    rate_per_s, limits = parse_rate(rate), parse_limits(slo)
+    requested = named_settings(settings, ServingSettings)
+    spread, precision = requested.get("spread", 1.0), requested.get("precision", "bf16")
+    named = engine_of(requested.get("engine", ENGINE))
+    rate_per_s, limits = parse_rate(rate), parse_limits(requested.get("slo", ""))
     resolved = job_of(job)
     lengths = Lengths(
-        float(input or INPUT_TOKENS),
-        float(output or OUTPUT_TOKENS),
+        float(requested.get("input", INPUT_TOKENS)),
+        float(requested.get("output", OUTPUT_TOKENS)),
         input_variation=spread,
         output_variation=spread,
         longest=resolved.context_length,
     )
-    load = LoadShape(lengths, cached_share=prefix_hits)
+    load = LoadShape(lengths, cached_share=requested.get("prefix_hits", 0.0))
     recordings = _Recordings(resolved, precision)
     catalog = load_catalog()
     rows = [_row(text, catalog, recordings, named, load, limits, rate_per_s=rate_per_s) for text in device_names(on)]
@@ -97,7 +90,7 @@ def serve_plan(
         limits=limits,
         rows=cheapest_first(rows),
         assumption_notes=(
-            *_assumed(named, input=input, output=output, spread=spread, prefix_hits=prefix_hits),
+            *_assumed(named, requested, spread=spread),
             *((notes.balanced_experts(),) if recordings.has_experts else ()),
         ),
     )
@@ -187,7 +180,7 @@ def _row(
             outside_bytes=outside_bytes(device.cluster, parameters()),
             longest=longest,
         )
-        step = StepTime(generation, device.cluster, costs=engine.costs, most_tokens=policy.batched_tokens + policy.sequences)
+        step = EngineStep(generation, device.cluster, costs=engine.costs, most_tokens=policy.batched_tokens + policy.sequences)
         return row_of(
             name,
             Instance(step, policy, engine.spread),
@@ -214,14 +207,14 @@ def _check(device: Device, precision: str) -> None:
         raise UnsupportedError(f"the memory of {device.chip.id} is unknown")
 
 
-def _assumed(engine: Engine, *, input: int | None, output: int | None, spread: float, prefix_hits: float) -> tuple[Note, ...]:
+def _assumed(engine: Engine, requested: ServingSettings, *, spread: float) -> tuple[Note, ...]:
     costs = engine.costs
     return (
-        *((notes.assumed_input_tokens(tokens=INPUT_TOKENS),) if input is None else ()),
-        *((notes.assumed_output_tokens(tokens=OUTPUT_TOKENS),) if output is None else ()),
+        *(() if "input" in requested else (notes.assumed_input_tokens(tokens=INPUT_TOKENS),)),
+        *(() if "output" in requested else (notes.assumed_output_tokens(tokens=OUTPUT_TOKENS),)),
         notes.spread_of_lengths(variation=spread),
         notes.poisson_arrivals(),
-        *(() if prefix_hits else (notes.no_prefix_cache(),)),
+        *(() if requested.get("prefix_hits") else (notes.no_prefix_cache(),)),
         notes.engine_figures(
             engine=engine.name,
             versions=engine.versions,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # What a job's `batch` makes and its data, collated, give: tensors in dicts, lists, tuples or objects of the user's.
 Batch: TypeAlias = Any
+Generate: TypeAlias = "Callable[[nn.Module, Tensor, object], tuple[Tensor, object]]"
 OptimizerFunction = Callable[["Iterable[nn.Parameter]"], "Optimizer"]
 SAMPLE_UNITS = ("sample", "token", "image")
 SCHEDULES = ("constant", "cosine", "linear", "wsd")
@@ -98,7 +99,7 @@ class Job:
     samples_in: Callable[[Batch], int] | None = None
     assumptions: tuple[str | Note, ...] = ()
     tensor_parallel_plan: Mapping[str, str] | None = None
-    generate: Callable[[nn.Module, Tensor, Any], tuple[Tensor, Any]] | None = None
+    generate: Generate | None = None
     context_length: int | None = None
 
     def __post_init__(self) -> None:

@@ -61,7 +61,7 @@ def attention_layers(
     rows = [_attention_positions(trace) for trace in (near, next_to, *([far] if far else []))]
     if len({len(positions) for positions in rows}) != 1:
         raise JobError("the model's attention takes other operations where more tokens are in the cache.")
-    found: list[AttentionLayers] = []
+    layers: list[AttentionLayers] = []
     for position, (a, b) in enumerate(zip(rows[0], rows[1], strict=True)):
         first, second = (_numbers(trace, row) for trace, row in ((near, a), (next_to, b)))
         read = (second["bytes_read"] - first["bytes_read"]) // (past[1] - past[0]) // sequences
@@ -69,7 +69,7 @@ def attention_layers(
         queries = first["bytes_read"] // sequences - read * first["n"] + first["bytes_written"] // sequences
         heads = first["batch"] // sequences
         fused_bytes = 2 * heads * first["k"] * ELEMENT_BYTES.get(near.operations.dtype[a], 2.0)
-        found.append(
+        layers.append(
             AttentionLayers(
                 layers=1,
                 heads=heads,
@@ -80,8 +80,8 @@ def attention_layers(
                 dtype=near.operations.dtype[a],
             )
         )
-    total = sum(layer.key_bytes for layer in found)
-    scaled = [replace(layer, key_bytes=round(layer.key_bytes * cache_bytes_per_token / max(total, 1))) for layer in found]
+    total = sum(layer.key_bytes for layer in layers)
+    scaled = [replace(layer, key_bytes=round(layer.key_bytes * cache_bytes_per_token / max(total, 1))) for layer in layers]
     return tuple(replace(layer, layers=count) for layer, count in Counter(scaled).items())
 
 

@@ -1,4 +1,4 @@
-"""StepTime: seconds of an iteration of an engine on a chip, from a model's recorded generation."""
+"""EngineStep: seconds of an iteration of an engine on a chip, from a model's recorded generation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EngineCosts:
     sequence_s: float = 0.0
 
 
-class StepTime:
+class EngineStep:
     """Seconds of iterations (see gpuwise.serving.continuous.IterationTime).
 
     Arguments:

@@ -180,12 +180,12 @@ def _bytes_of(tensors: Iterable[Tensor]) -> int:
 
 def _tensors(cache: object) -> list[Tensor]:
     """The tensors of a cache, whatever holds them."""
-    found: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}
     seen: set[int] = set()
 
     def visit(value: object) -> None:
         if isinstance(value, Tensor):
-            found[id(value)] = value
+            tensors[id(value)] = value
         elif id(value) not in seen:
             seen.add(id(value))
             for leaf in tree_leaves(value):
@@ -195,7 +195,7 @@ def _tensors(cache: object) -> list[Tensor]:
                 visit(inner)
 
     visit(cache)
-    return list(found.values())
+    return list(tensors.values())
 
 
 def _activation(few: Trace, more: Trace) -> int:

@@ -40,10 +40,10 @@ def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal, enable_gqa=shared)
 
 
-def generate(model: nn.Module, tokens: Tensor, cache: list[LayerCache] | None) -> tuple[Tensor, list[LayerCache]]:
+def generate(model: nn.Module, tokens: Tensor, cache: object) -> tuple[Tensor, object]:
     """Logits (n, vocabulary) of the token after the last one of `tokens`, (n, new), and the cache with them.
 
-    model: takes tokens and a cache of one LayerCache a layer.
+    model: takes tokens and a cache of one LayerCache a layer. cache: None at first.
     """
     if cache is None:
         cache = [LayerCache() for _ in range(model.config.layers)]  # type: ignore[union-attr, arg-type]
