@@ -8,12 +8,8 @@ import numpy as np
 
 from gpuwise.trace.header import RankGroup
 from gpuwise.trace.parallel.communication import Collective, Communication
-<<<<<<< HEAD
-from gpuwise.trace.parallel.launches import Held, of_replicas
-from gpuwise.trace.parallel.tied import with_sums_apart
-=======
 from gpuwise.trace.parallel.launches import TrainedUnits, of_replicas
->>>>>>> w-pipeline
+from gpuwise.trace.parallel.tied import with_sums_apart
 from gpuwise.trace.tables import BEFORE, CATEGORIES
 from gpuwise.trace.trace import Trace
 
