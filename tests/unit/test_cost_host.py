@@ -9,7 +9,7 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.strategy import Strategy
 from gpuwise.trace.header import Header, RankGroup
 from gpuwise.trace.parallel.communication import Collective, Communication
-from gpuwise.trace.parallel.launches import Launches
+from gpuwise.trace.parallel.launches import HostLaunches
 from gpuwise.trace.tables import COLUMNS, KINDS, PHASES, Operations, OperationSequence, Storages
 from gpuwise.trace.trace import Trace
 
@@ -77,7 +77,7 @@ def test_collectives_are_launched_too_and_what_is_copied_around_them():
     along = Collective("all_reduce", RankGroup("tp", 2, 1), 1000, 7)
     update = Collective("all_reduce", RankGroup("dp_replicate", 2, 2), 1000, 3, in_update=True)
     sent = Collective("send", RankGroup("pp", 2, 4), 1000, 5)
-    beside = Launches(forward=2, backward=4, casts=10, kernels=6)
+    beside = HostLaunches(forward=2, backward=4, casts=10, kernels=6)
     communication = Communication((along, update, sent), beside)
     more = host_s(trace, H100, FIGURES, communication) - host_s(trace, H100, FIGURES)
     beside_s = (2 + 10 * CAST) * each_s["forward"] + 4 * each_s["backward"] + 6 * FIGURES.host_kernel_s

@@ -8,7 +8,7 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
 from gpuwise.trace.parallel.communication import Collective, Communication
-from gpuwise.trace.parallel.launches import Count, Launches
+from gpuwise.trace.parallel.launches import Count, HostLaunches
 from gpuwise.trace.tables import PHASES
 from gpuwise.trace.trace import Trace
 
@@ -90,7 +90,7 @@ def _of_data(collective: Collective) -> bool:
     return collective.group.axis.startswith(("dp", "data"))
 
 
-def launches_s(launches: Launches, parameters: Parameters) -> Count:
+def launches_s(launches: HostLaunches, parameters: Parameters) -> Count:
     """Seconds of what the reference host does for collectives beside calling them."""
     each_s = parameters.host_operation_s
     of_forward = launches.forward + CAST * launches.casts

@@ -11,7 +11,7 @@ from gpuwise.plan.compose.exchange import Collectives, RankGroups
 from gpuwise.strategy import Strategy
 from gpuwise.trace.header import RankGroup
 from gpuwise.trace.parallel.communication import group_along, shard_group
-from gpuwise.trace.parallel.launches import Calls, Held, Launches, of_replicas, of_shards, of_whole_shards
+from gpuwise.trace.parallel.launches import HostLaunches, PhaseCalls, TrainedUnits, of_replicas, of_shards, of_whole_shards
 from gpuwise.trace.parallel.replicate import BUCKET_BYTES, COPIES
 from gpuwise.trace.parallel.shard import REDUCED_BYTES
 from gpuwise.trace.parallel.shard_traffic import copied_of_gathers
@@ -139,28 +139,28 @@ def _of_stages(
     ]
 
 
-def data_launches(sharing: Sharing, of_ranks: RankBytes, *, precision: str, accumulation: np.ndarray) -> Launches:
+def data_launches(sharing: Sharing, of_ranks: RankBytes, *, precision: str, accumulation: np.ndarray) -> HostLaunches:
     """What the host does for these collectives beside calling them, which is not counted of stages.
 
     Arguments:
         precision: as in Strategy.
         accumulation: micro-batches of a step.
     """
-    held = Held(of_ranks.blocks, of_ranks.tensors, precision)
+    trained = TrainedUnits(of_ranks.blocks, of_ranks.tensors, precision)
     if sharing.kind in ("stages", "replicated stages"):
-        return Launches()
+        return HostLaunches()
     if sharing.kind == "replicas":
-        return of_replicas(held, accumulation).where(np.asarray(sharing.replicas.ranks) > 1)
+        return of_replicas(trained, accumulation).where(np.asarray(sharing.replicas.ranks) > 1)
     split, freed = np.asarray(sharing.shards.ranks) > 1, np.asarray(sharing.freed)
     reducing, gathering = np.where(sharing.postponed, 1, accumulation), np.where(freed, accumulation, 1)
     shards = of_shards(
-        held,
-        gathers=Calls((held.blocks + 1) * gathering, held.blocks * freed * gathering),
-        reduces=Calls(reducing, held.blocks * reducing),
+        trained,
+        gathers=PhaseCalls((trained.blocks + 1) * gathering, trained.blocks * freed * gathering),
+        reduces=PhaseCalls(reducing, trained.blocks * reducing),
         micro_batches=accumulation,
         added_by_unit=(np.asarray(sharing.replicas.ranks) > 1) & (reducing == accumulation),
     )
-    return shards.where(split) + of_whole_shards(held, accumulation).where(~split)
+    return shards.where(split) + of_whole_shards(trained, accumulation).where(~split)
 
 
 def calls_of(collectives: Sequence[Collectives]) -> np.ndarray:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuwise.strategy import AXES, Mesh
 from gpuwise.trace.header import RankGroup
-from gpuwise.trace.parallel.launches import Launches
+from gpuwise.trace.parallel.launches import HostLaunches
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 # What a collective runs beside: nothing, so that the step waits for it | forward and backward of the whole step | backward of
@@ -53,7 +53,7 @@ class Communication:
     """
 
     collectives: tuple[Collective, ...] = ()
-    launches: Launches = field(default_factory=Launches)
+    launches: HostLaunches = field(default_factory=HostLaunches)
 
     def bytes_of(self, operation: str) -> int:
         """Payload of the collectives of one operation."""

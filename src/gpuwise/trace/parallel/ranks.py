@@ -20,7 +20,7 @@ from gpuwise.trace.parallel.communication import Collective, Communication, grou
 from gpuwise.trace.parallel.context import context_parallel
 from gpuwise.trace.parallel.data_parallel import data_parallel
 from gpuwise.trace.parallel.experts import expert_parallel
-from gpuwise.trace.parallel.launches import Launches
+from gpuwise.trace.parallel.launches import HostLaunches
 from gpuwise.trace.parallel.pipeline import check_stages, in_flight
 from gpuwise.trace.parallel.replicate import replicated
 from gpuwise.trace.parallel.shard import sharded
@@ -129,7 +129,7 @@ def _data_parallel(trace: Trace, strategy: Strategy, rank: int) -> tuple[Trace, 
         return trace, Communication()
     trace, communication = replicated(trace, group_along(strategy.mesh, "dp_replicate"))
     if strategy.mesh.pp > 1:  # fully_shard over one rank copies more and casts less: together they take about as long
-        communication = replace(communication, launches=Launches())
+        communication = replace(communication, launches=HostLaunches())
     return trace, communication
 
 

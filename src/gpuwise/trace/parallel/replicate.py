@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuwise.trace.header import RankGroup
 from gpuwise.trace.parallel.communication import Collective, Communication
-from gpuwise.trace.parallel.launches import Held, of_replicas
+from gpuwise.trace.parallel.launches import TrainedUnits, of_replicas
 from gpuwise.trace.parallel.tied import with_sums_apart
 from gpuwise.trace.tables import BEFORE, CATEGORIES
 from gpuwise.trace.trace import Trace
@@ -42,6 +42,6 @@ def replicated(trace: Trace, group: RankGroup) -> tuple[Trace, Communication]:
         copied_bytes=COPIES * reduced_bytes,
     )
     launches = of_replicas(
-        Held(len(trace.header.blocks), int(gradient.sum()), trace.header.strategy.precision), trace.accumulation
+        TrainedUnits(len(trace.header.blocks), int(gradient.sum()), trace.header.strategy.precision), trace.accumulation
     )
     return replace(trace, storages=kept), Communication(launches=launches).and_also(reduction)

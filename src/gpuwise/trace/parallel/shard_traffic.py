@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Collective, Communication, group_along, shard_group
-from gpuwise.trace.parallel.launches import Calls, Held, of_shards, of_whole_shards
+from gpuwise.trace.parallel.launches import PhaseCalls, TrainedUnits, of_shards, of_whole_shards
 from gpuwise.trace.parallel.variant import shard_ranks
 
 
@@ -33,13 +33,13 @@ def traffic(strategy: Strategy, *, gathered_bytes: np.ndarray, reduced_bytes: np
     gathers, whole_bytes = (passes * blocks + 1) * gathering, int((rest_bytes + passes * blocks_bytes) * gathering)
     read = min(1.0, gathered_bytes.sum() / max(1.0, reduced_bytes.sum()))  # of what is reduced: gradients before their cast
     scattered_bytes = int(sent_bytes * reducing)
-    held = Held(blocks, tensors, strategy.precision)
-    launches = of_whole_shards(held, accumulation)
+    trained = TrainedUnits(blocks, tensors, strategy.precision)
+    launches = of_whole_shards(trained, accumulation)
     if shards.ranks > 1:
         launches = of_shards(
-            held,
-            gathers=Calls((blocks + 1) * gathering, (passes - 1) * blocks * gathering),
-            reduces=Calls(reducing, blocks * reducing),
+            trained,
+            gathers=PhaseCalls((blocks + 1) * gathering, (passes - 1) * blocks * gathering),
+            reduces=PhaseCalls(reducing, blocks * reducing),
             micro_batches=accumulation,
             added_by_unit=replicas.ranks > 1 and reducing == accumulation,
         )
