@@ -10,10 +10,14 @@ from gpuwise.step_settings import Setting
 class ServingSettings(TypedDict, total=False):
     """What `serve_plan` takes beside the job, the devices and the rate."""
 
-    slo: Annotated[str, Setting("Limits: ttft=500ms,tpot=50ms,latency=10s,share=0.99, or some of them.", metavar="LIMITS")]
-    input: Annotated[int, Setting("Mean tokens of a prompt.")]
-    output: Annotated[int, Setting("Mean tokens of an answer.")]
-    spread: Annotated[float, Setting("Standard deviation of both lengths over their means (1).", metavar="X")]
-    prefix_hits: Annotated[float, Setting("Share of each prompt that the prefix cache holds (0).", metavar="X")]
-    engine: Annotated[str, Setting("vllm (the default), vllm-2024 or tensorrt-llm.", metavar="NAME")]
-    precision: Annotated[str, Setting("Of weights, cache and arithmetic: bf16 (the default), fp16 or fp32.", metavar="P")]
+    slo: Annotated[
+        str | None, Setting("Limits: ttft=500ms,tpot=50ms,latency=10s,share=0.99, or some of them.", metavar="LIMITS")
+    ]
+    input: Annotated[int | None, Setting("Mean tokens of a prompt.")]
+    output: Annotated[int | None, Setting("Mean tokens of an answer.")]
+    spread: Annotated[float | None, Setting("Standard deviation of both lengths over their means (1).", metavar="X")]
+    prefix_hits: Annotated[float | None, Setting("Share of each prompt that the prefix cache holds (0).", metavar="X")]
+    engine: Annotated[str | None, Setting("vllm (the default), vllm-2024 or tensorrt-llm.", metavar="NAME")]
+    precision: Annotated[
+        str | None, Setting("Of weights, cache and arithmetic: bf16 (the default), fp16 or fp32.", metavar="P")
+    ]

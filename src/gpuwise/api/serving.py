@@ -57,18 +57,18 @@ def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings
     MissingDependencyError.
     """
     requested = named_settings(settings, ServingSettings)
-    spread, precision = requested.get("spread", 1.0), requested.get("precision", "bf16")
-    named = engine_of(requested.get("engine", ENGINE))
-    rate_per_s, limits = parse_rate(rate), parse_limits(requested.get("slo", ""))
+    spread, precision = _number(requested.get("spread"), 1.0), requested.get("precision") or "bf16"
+    named = engine_of(requested.get("engine") or ENGINE)
+    rate_per_s, limits = parse_rate(rate), parse_limits(requested.get("slo") or "")
     resolved = job_of(job)
     lengths = Lengths(
-        float(requested.get("input", INPUT_TOKENS)),
-        float(requested.get("output", OUTPUT_TOKENS)),
+        _number(requested.get("input"), INPUT_TOKENS),
+        _number(requested.get("output"), OUTPUT_TOKENS),
         input_variation=spread,
         output_variation=spread,
         longest=resolved.context_length,
     )
-    load = LoadShape(lengths, cached_share=requested.get("prefix_hits", 0.0))
+    load = LoadShape(lengths, cached_share=_number(requested.get("prefix_hits"), 0.0))
     recordings = _Recordings(resolved, precision)
     catalog = load_catalog()
     rows = [_row(text, catalog, recordings, named, load, limits, rate_per_s=rate_per_s) for text in device_names(on)]
@@ -94,6 +94,10 @@ def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings
             *((notes.balanced_experts(),) if recordings.has_experts else ()),
         ),
     )
+
+
+def _number(value: float | None, default: float) -> float:
+    return float(default if value is None else value)
 
 
 def parse_limits(text: str) -> Limits:

@@ -56,10 +56,10 @@ class ServingRow:
         return None if self.usd_per_hour is None else self.usd_per_hour * HOURS_A_MONTH
 
     def to_dict(self) -> dict[str, object]:
-        known = {
+        readable = {
             name: value if not isinstance(value, float) or isfinite(value) else None for name, value in asdict(self).items()
         }
-        return {**known, "usd_per_month": self.usd_per_month}
+        return {**readable, "usd_per_month": self.usd_per_month}
 
 
 @dataclass(frozen=True, repr=False)

@@ -105,8 +105,8 @@ def _interval(values: Sequence[float]) -> Interval:
 
 
 def _percentile(values: np.ndarray, percent: float) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.percentile(known, percent)) if len(known) else float("nan")
+    finite = values[~np.isnan(values)]
+    return float(np.percentile(finite, percent)) if len(finite) else float("nan")
 
 
 def _steady(served: Served) -> Served:
