@@ -1,9 +1,10 @@
-"""Serving forecasts against published runs: fits what engines add to an iteration, and reports the runs that were kept out.
+"""Serving forecasts against published runs, and a fit of what engines add to an iteration.
 
-    python -m benchmarks.serving --reference FOLDER [--write]
+    python -m benchmarks.serving --reference FOLDER [--fit] [--write]
 
---write puts the table into docs/serving.md. Fitted: of each engine the runs of one family on some devices (FITTED); all other
-families and devices are kept out. The kernels' figures are those of training and of kernel tables; nothing here moves them.
+--fit prints the figures of src/gpuwise/serving/data/engines.toml anew; --write puts the table into docs/serving.md. Fitted: of
+each engine the runs of one family on some devices (FITTED); all other families and devices are kept out. The kernels' figures
+are those of training and of kernel tables; nothing here moves them.
 """
 
 from __future__ import annotations
@@ -86,14 +87,13 @@ def table_of(rows: pd.DataFrame, by: Sequence[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", type=Path, required=True)
+    parser.add_argument("--fit", action="store_true")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     runs = [*generation_runs(options.reference), *request_runs(options.reference)]
-    costs = {}
-    for engine in FITTED:
-        costs[engine] = fitted_costs([run for run in runs if run.engine == engine and is_fitted(run)])
-        each = costs[engine]
-        print(f"{engine}: {each.iteration_s * 1e6:.0f} µs an iteration, {each.sequence_s * 1e6:.1f} µs a sequence")
+    for engine in FITTED if options.fit else ():
+        each = fitted_costs([run for run in runs if run.engine == engine and is_fitted(run)])
+        print(f"{engine}: {each.iteration_s * 1e6:.0f} µs an iteration, {each.sequence_s * 1e6:.1f} µs a sequence", flush=True)
     shipped = {name: engine.costs for name, engine in engines().items()}
     rows = rows_of(runs, shipped)
     batches = table_of(rows[rows.table == "generation"], ["engine", "device", "family", "split"])

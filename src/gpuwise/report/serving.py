@@ -23,16 +23,17 @@ def serving_report(forecast: ServingForecast) -> Group:
     parts: list[RenderableType] = [
         Text(f"{forecast.job} in {forecast.precision} at {_rate(forecast.rate_per_s)}{_limits(forecast.limits)}", style="bold"),
         Text(""),
-        _table(served),
+        _table(served, forecast.rate_per_s),
     ]
     parts += notes("no answer", [f"{row.device}: {row.reason}" for row in forecast.rows if not row.replicas])
     parts += notes("assumed", forecast.assumptions)
     return Group(*parts)
 
 
-def _table(rows: Sequence[ServingRow]) -> TextTable:
+def _table(rows: Sequence[ServingRow], rate_per_s: float) -> TextTable:
+    """load: the rate over what all instances serve within the limits."""
     groups = [
-        ["instance", "how many", "busy"],
+        ["instance", "how many", "load"],
         ["one serves"],
         ["first token p50", "p99"],
         ["a token p50", "p99 "],
@@ -41,19 +42,19 @@ def _table(rows: Sequence[ServingRow]) -> TextTable:
     headers = [header for group in groups for header in group]
     return columns(
         headers,
-        [_row(row) for row in rows],
+        [_row(row, rate_per_s) for row in rows],
         right=[header for header in headers if header not in _LEFT],
         wide="instance",
         narrow=groups,
     )
 
 
-def _row(row: ServingRow) -> list[str]:
+def _row(row: ServingRow, rate_per_s: float) -> list[str]:
     first, token = row.latency["ttft_s"], row.latency["tpot_s"]
     return [
         row.device,
         f"{row.replicas:,}",
-        percent(row.utilisation),
+        percent(rate_per_s / (row.replicas * row.saturation_rate)),
         _rate(row.saturation_rate),
         _latency(first.p50),
         _latency(first.p99),
