@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gpuwise
@@ -23,6 +23,7 @@ def waits_s(forecast: gpuwise.Forecast) -> float:
 
 
 @settings(deadline=None, max_examples=40)
+@example("dp=16", "Ethernet", 233, 400, " a device")  # from 400 Gbit/s on the catalog has RoCE alone
 @given(
     st.sampled_from(MESHES),
     st.sampled_from(TECHNOLOGIES),
