@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import pytest
@@ -10,7 +11,9 @@ from gpuwise.api.devices import device_of
 from gpuwise.api.sources import source_of
 from gpuwise.cost.forecast import Forecast
 from gpuwise.hardware import load_catalog
+from gpuwise.plan.compose.verify import faster_neighbour
 from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.space.neighbours import neighbours
 from gpuwise.strategy import OPTIMIZERS, Mesh, Parallelism, Strategy, kernels_for
 
 TECHNIQUES = Strategy("amp-bf16", optimizer="adamw")
@@ -42,7 +45,12 @@ def test_1f1b_takes_as_long_as_all_forwards_first_in_less_memory(on: str, mesh: 
             for name, stages in (("1f1b", 1), ("gpipe", 1), ("interleaved-1f1b", 2), ("looped-bfs", 2))
         )
         check(plain, gpipe, memory=0.7)
-        check(interleaved, looped, time=1.01, memory=0.9)
+        # Where sends cross machines, all forwards first may hide more of them: the search forecasts it beside an interleaved one.
+        assert looped.strategy in neighbours(interleaved.strategy)
+        cluster = device_of(on, load_catalog()).cluster
+        reached = faster_neighbour(interleaved, pricer("gpt2"), cluster, replay=False) or interleaved
+        assert reached.step_time_s.value <= looped.step_time_s.value * (1 + 1e-9)
+        check(interleaved, looped, time=1.007 if cluster.machines == 1 else math.inf, memory=0.9)
 
 
 @pytest.mark.parametrize(

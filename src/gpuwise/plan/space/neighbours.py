@@ -30,10 +30,13 @@ def neighbours(strategy: Strategy, *, experts: int = 0, pinned: Collection[str] 
 
 
 def _schedules(strategy: Strategy) -> Iterator[Strategy]:
-    """Schedules that divide backward and leave less idle; parameters stay gathered under them."""
+    """Schedules that divide backward and leave less idle; parameters stay gathered under them. Beside an interleaved one, all
+    forwards first, which hides more of its sends in more memory."""
     mesh, parallelism = strategy.mesh, strategy.parallelism
     if mesh.pp == 1:
         return
+    if parallelism.pipeline_schedule == "interleaved-1f1b":
+        yield strategy.but(parallelism=replace(parallelism, pipeline_schedule="looped-bfs"))
     shard = parallelism.shard
     if shard == "parameters" and mesh.dp_shard * mesh.cp > 1:
         shard = "gradients"
