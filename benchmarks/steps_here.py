@@ -58,7 +58,7 @@ def apart(request: dict[str, object], **environment: str) -> float:
     return float(done.stdout)
 
 
-def told(name: str, without: list[float], having: list[float]) -> None:
+def compared(name: str, without: list[float], having: list[float]) -> None:
     def figures(found: list[float]) -> str:
         return f"{median(found) * 1e3:9.4g} ms ({min(found) * 1e3:.4g} to {max(found) * 1e3:.4g})"
 
@@ -70,20 +70,20 @@ def freed(rounds: int) -> None:
     for name, seq_len, samples in STEPS:
         request = {"name": name, "seq_len": seq_len, "samples": samples}
         results = [[apart({**request, "keep": keep}) for keep in (False, True)] for _ in range(rounds)]
-        told(f"{name}, {samples} samples", [a for a, _ in results], [b for _, b in results])
+        compared(f"{name}, {samples} samples", [a for a, _ in results], [b for _, b in results])
 
 
 def bound(rounds: int) -> None:
     request = {"name": "mlp", "seq_len": 0, "samples": 512, "keep": True, "timed": SHORT_TIMED}
     results = [(apart(request), apart(request, **BOUND)) for _ in range(3 * rounds)]
-    told("perceptron, 512 samples", [a for a, _ in results], [b for _, b in results])
+    compared("perceptron, 512 samples", [a for a, _ in results], [b for _, b in results])
 
 
 def flushed(rounds: int) -> None:
     for name, samples in MASKED:
         request = {"name": name, "seq_len": 0, "samples": samples, "keep": True}
         results = [[apart({**request, "flushed": flush}) for flush in (False, True)] for _ in range(rounds)]
-        told(f"{name}, {samples} samples", [a for a, _ in results], [b for _, b in results])
+        compared(f"{name}, {samples} samples", [a for a, _ in results], [b for _, b in results])
 
 
 def observed(rounds: int) -> None:

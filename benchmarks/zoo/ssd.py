@@ -77,12 +77,12 @@ def detection_batch(n: int) -> dict[str, Tensor]:
 def detection_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """Smooth L1 of boxes that hold something, and cross entropy of those and of three times as many of the worst others."""
     boxes, scores = model(batch["images"])
-    held = batch["classes"] > 0
-    count = held.sum(dim=1, keepdim=True)
-    near = (F.smooth_l1_loss(boxes.float(), batch["boxes"], reduction="none").sum(dim=1) * held).sum(dim=1)
+    matched = batch["classes"] > 0
+    count = matched.sum(dim=1, keepdim=True)
+    near = (F.smooth_l1_loss(boxes.float(), batch["boxes"], reduction="none").sum(dim=1) * matched).sum(dim=1)
     entropy = F.cross_entropy(scores.float(), batch["classes"], reduction="none")
-    rank = entropy.detach().masked_fill(held, 0.0).argsort(dim=1, descending=True).argsort(dim=1)
-    kept = held | (rank < 3 * count)
+    rank = entropy.detach().masked_fill(matched, 0.0).argsort(dim=1, descending=True).argsort(dim=1)
+    kept = matched | (rank < 3 * count)
     return ((near + (entropy * kept).sum(dim=1)) / count.squeeze(1).clamp(min=1)).mean()
 
 

@@ -45,7 +45,7 @@ def test_1f1b_takes_as_long_as_all_forwards_first_in_less_memory(on: str, mesh: 
             for name, stages in (("1f1b", 1), ("gpipe", 1), ("interleaved-1f1b", 2), ("looped-bfs", 2))
         )
         check(plain, gpipe, memory=0.7)
-        # Where sends cross machines, all forwards first may hide more of them: the search forecasts it beside an interleaved one.
+        # Where sends cross machines, all forwards first may hide more of them: the search forecasts both.
         assert looped.strategy in neighbours(interleaved.strategy)
         cluster = device_of(on, load_catalog()).cluster
         reached = faster_neighbour(interleaved, pricer("gpt2"), cluster, replay=False) or interleaved

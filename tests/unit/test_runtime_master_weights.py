@@ -157,8 +157,8 @@ def test_the_forecast_knows_the_memory_of_a_real_step(accumulation: int, kernels
 
 def test_a_recording_has_fp16_parameters_and_fp32_state() -> None:
     trace = record(job(), STRATEGY)
-    held = [int(trace.storages.size_bytes[trace.storages.category == row].sum()) for row in range(len(CATEGORIES))]
-    of = dict(zip(CATEGORIES, held, strict=True))
+    category_bytes = [int(trace.storages.size_bytes[trace.storages.category == row].sum()) for row in range(len(CATEGORIES))]
+    of = dict(zip(CATEGORIES, category_bytes, strict=True))
     elements = sum(p.numel() for p in Mlp(CONFIG).parameters())
     assert of["parameter"] == of["gradient"] == 2 * elements
     assert of["optimizer_state"] == pytest.approx(12 * elements, abs=64)  # master weights and two moments

@@ -81,9 +81,11 @@ def test_two_images_in_inference_give_their_hundred_detections_each() -> None:
     pooled = elements(step, "torchvision.roi_align.default")
     assert pooled == [2 * 1000 // 4 * 256 * 7 * 7] * 4 + [2 * 100 // 4 * 256 * 14 * 14] * 4
     # Anchors before the proposals (1,000 of each larger level, 768, 192 and 48 of the others), and one detection a proposal.
-    held = calls(step, "torchvision.nms.default", "workspace_bytes")
+    workspace_bytes = calls(step, "torchvision.nms.default", "workspace_bytes")
     boxes = [2 * 1000 + 768 + 192 + 48] * 2 + [1000] * 2
-    assert held == [n * (16 + 8) + n * -(-n // 64) * 8 for n in boxes]  # boxes in order, the order, a bit for each pair
+    assert workspace_bytes == [
+        n * (16 + 8) + n * -(-n // 64) * 8 for n in boxes
+    ]  # boxes in order, the order, a bit for each pair
 
 
 def test_pooling_moves_what_a_hand_count_says() -> None:

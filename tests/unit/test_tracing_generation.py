@@ -98,13 +98,13 @@ def real_bytes(job: Job, *, sequences: int, tokens: int) -> tuple[int, int]:
     with torch.no_grad():
         _, cache = job.generate(model, torch.randint(0, 256, (sequences, tokens)), None)
     weights = {t.untyped_storage().data_ptr(): t.nbytes for t in [*model.parameters(), *model.buffers()]}
-    held: dict[int, int] = {}
+    sizes_bytes: dict[int, int] = {}
     for layer in cache.layers:
         for value in vars(layer).values():
             for tensor in value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]:
                 if isinstance(tensor, torch.Tensor):
-                    held[id(tensor)] = tensor.nbytes
-    return sum(weights.values()), sum(held.values())
+                    sizes_bytes[id(tensor)] = tensor.nbytes
+    return sum(weights.values()), sum(sizes_bytes.values())
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

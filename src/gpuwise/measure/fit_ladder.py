@@ -92,7 +92,7 @@ class FitLadder:
 
     def _round_s(self, limit: RoundLimit) -> float:
         """Processor seconds of a round on the fewest rows, by fits of 1 and 3 that are not counted; 0 where they raise."""
-        with suppress(Exception):  # whatever is wrong shows in the fits of all rounds
+        with suppress(Exception):  # an error shows in the fits of all rounds
             tables = self._tables(self._coming[0])
             self._warm_up(tables, limit)
             once, thrice = (metered(partial(limit.lowered(self._new(), few).fit, *tables)).cpu_s for few in (1, 3))
@@ -183,7 +183,7 @@ class FitLadder:
         if limit is None:
             self._new().fit(*tables)
             return
-        with suppress(Exception):  # whatever is wrong shows in the fit that follows
+        with suppress(Exception):  # an error shows in the fit that follows
             limit.lowered(self._new(), 1).fit(*tables)
 
     def _spent_s(self) -> float:

@@ -19,7 +19,7 @@ ADDS = torch.ops.aten.add.Tensor
 _TENSOR_COUNT, _STORAGE_COUNT = 4, 2
 
 
-def as_it_runs(func: OpOverload, args: Sequence[object]) -> OpOverload:
+def as_accumulated(func: OpOverload, args: Sequence[object]) -> OpOverload:
     """The operator that runs without a dispatch mode: `add_` where a parameter's gradients are added in place."""
     node = torch._C._current_autograd_node()
     if node is None or torch.is_grad_enabled() or len(args) != 2:

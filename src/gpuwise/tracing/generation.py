@@ -179,7 +179,7 @@ def _bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def _tensors(cache: object) -> list[Tensor]:
-    """The tensors of a cache, whatever holds them."""
+    """The tensors of a cache: in containers, and in attributes of objects."""
     tensors: dict[int, Tensor] = {}
     seen: set[int] = set()
 

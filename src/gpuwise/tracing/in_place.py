@@ -1,8 +1,9 @@
-"""Gradients that CUDA scatters into a buffer in place, and PyTorch into a copy of it where tensors are fake.
+"""Gradients that a real step adds to a tensor in place, and a recording to a copy of it.
 
-A formula of autograd that makes zeros and adds to them asks `areAnyTensorSubclassLike` first
-(torch/csrc/autograd/FunctionsManual.cpp, aten/src/ATen/native/TensorAdvancedIndexing.cpp): a subclass of Tensor, which a fake
-tensor is, gets the operator that returns a new tensor. A real step has neither that tensor nor the copy.
+Sums of gradients are in gpuwise.tracing.accumulation. Scatters: a formula of autograd that makes zeros and adds to
+them asks `areAnyTensorSubclassLike` first (torch/csrc/autograd/FunctionsManual.cpp,
+aten/src/ATen/native/TensorAdvancedIndexing.cpp): a subclass of Tensor, which a fake tensor is, gets the operator that returns a
+new tensor. A real step has neither that tensor nor the copy.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from gpuwise.tracing.accumulation import ADDS, as_accumulated
 from gpuwise.tracing.refusals import refuse_sparse_gradients
 
 aten = torch.ops.aten
@@ -28,6 +30,8 @@ _NODES = tuple("Gather IndexSelect Index Sort Topk Max Min Median Nanmedian Mode
 
 def as_on_a_device(op: OpOverload, args: Sequence[object]) -> OpOverload:
     """The operator that a real step runs in the place of this one. Raises JobError where fake tensors can run neither."""
+    if op is ADDS:
+        return as_accumulated(op, args)
     refuse_sparse_gradients(op, args)
     in_place = _IN_PLACE.get(op)
     if in_place is None:

@@ -23,7 +23,6 @@ from gpuwise.job.job import Batch
 from gpuwise.strategy import Mesh
 from gpuwise.trace import KINDS, PHASES, OperationRow, OperationValues
 from gpuwise.trace.parallel.recorded_rows import CallShapes, Counted
-from gpuwise.tracing.accumulation import ADDS, as_it_runs
 from gpuwise.tracing.answers import Answers
 from gpuwise.tracing.collectives import (
     GroupTable,
@@ -167,7 +166,7 @@ class Recorder(TorchDispatchMode):
             return waited
         if self.answers.covers(func):
             return self.answers.answer(func, args, noted=not self.updating)
-        func = as_it_runs(func, args) if func is ADDS else as_on_a_device(func, args)
+        func = as_on_a_device(func, args)
         out = self.counts.shaped(func, args)
         try:
             out = func(*args, **kwargs) if out is None else out
