@@ -37,13 +37,12 @@ def is_fitted(run: Run) -> bool:
 
 def fitted_costs(runs: Sequence[Run]) -> EngineCosts:
     """What the engine adds, by the median of |log(forecast / measured)| over the fitted runs."""
-    steps = [run.step_time for run in runs]
 
     def error(x: np.ndarray) -> float:
         costs = EngineCosts(*(float(v) for v in np.abs(x) / 1e3))
         errors = [
-            abs(np.log(forecast_of(run.served(step, costs), name) / value))
-            for run, step in zip(runs, steps, strict=True)
+            abs(np.log(forecast_of(served, name) / value))
+            for run, served in ((run, run.served(costs)) for run in runs)
             for name, value in run.measured.items()
         ]
         return float(np.mean(errors))
@@ -55,7 +54,7 @@ def fitted_costs(runs: Sequence[Run]) -> EngineCosts:
 def rows_of(runs: Sequence[Run], costs: dict[str, EngineCosts]) -> pd.DataFrame:
     rows = []
     for run in runs:
-        served = run.served(run.step_time, costs[run.engine])
+        served = run.served(costs[run.engine])
         for name, value in run.measured.items():
             rows.append(
                 {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -54,16 +55,16 @@ class Run:
     policy: BatchingPolicy
     measured: dict[str, float]
 
-    @property
-    def step_time(self) -> EngineStep:
-        """Seconds of iterations without what the engine adds."""
-        cluster = device_of(f"{DEVICES[self.device]}:{self.tp}", load_catalog()).cluster
-        return EngineStep(generation_of(self.family, tp=self.tp), cluster, most_tokens=1 << 14)
+    def served(self, costs: EngineCosts) -> Served:
+        """The run as forecast, where the engine adds this to an iteration."""
+        return serve(self.load, _step(self.device, self.family, self.tp).with_costs(costs), self.policy)
 
-    def served(self, step: EngineStep, costs: EngineCosts) -> Served:
-        """The run as forecast."""
-        step.costs = costs
-        return serve(self.load, step, self.policy)
+
+@lru_cache
+def _step(device: str, family: str, tp: int) -> EngineStep:
+    """Seconds of iterations without what the engine adds."""
+    cluster = device_of(f"{DEVICES[device]}:{tp}", load_catalog()).cluster
+    return EngineStep(generation_of(family, tp=tp), cluster, most_tokens=1 << 14)
 
 
 def generation_runs(reference: Path) -> Iterator[Run]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from datetime import datetime
 
 from gpuwise.errors import InputError
@@ -29,6 +30,7 @@ _BYTES = {
     "pib": 2**50,
 }
 _SECONDS = {
+    "ms": 1e-3,
     "s": 1,
     "sec": 1,
     "m": 60,
@@ -47,7 +49,7 @@ _SECONDS = {
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
-def _parse(text: str, scale: dict[str, int], kind: str, examples: str) -> float:
+def _parse(text: str, scale: Mapping[str, float], kind: str, examples: str) -> float:
     text = str(text).strip()
     match = _NUMBER.fullmatch(text) if len(text) <= LONGEST else None
     if not match or match[2].lower() not in scale:
@@ -105,6 +107,15 @@ def parse_count(text: str, kind: str = "a count") -> int:
     if value < 1 or value >= 1e18:
         raise InputError(f"{kind} {text!r} is not a sensible number.", ["write it like 20B, 1.5M or 50000"])
     return round(value)
+
+
+def parse_rate(text: str) -> float:
+    """'5/s', '90/min', '10k/day' -> how often a second. Raises InputError."""
+    count, slash, period = str(text).partition("/")
+    if not slash:
+        raise InputError(f"cannot read {text!r} as a rate.", ["write it like 5/s, 90/min or 10k/day"])
+    often = _positive(_parse(count, _COUNTS, "a rate", "5/s, 90/min or 10k/day"), text, "a rate")
+    return often / parse_duration(f"1{period.strip()}")
 
 
 def _below_a_century(seconds: float, text: str) -> float:

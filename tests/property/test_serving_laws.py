@@ -112,7 +112,7 @@ def test_the_saturation_rate_of_a_queue_without_limits_on_waiting_is_its_capacit
             one_token(at_one / rate, np.ones(count, np.int64)), lambda size, longest: SERVICE_S, WindowPolicy(batch=1)
         )
 
-    # M/D/1: at 96 % load the mean wait is 12 services; half of the requests within 8.4 of them (by simulation of Lindley).
+    # Limits of 200 services hold up to almost the whole capacity, 1 / SERVICE_S; below one service no rate holds.
     rate = saturation_rate(served_at, Limits(latency_s=200 * SERVICE_S, share=0.99), start=1.0)
     assert rate == pytest.approx(1 / SERVICE_S, rel=0.03)
     assert saturation_rate(served_at, Limits(latency_s=0.9 * SERVICE_S), start=1.0) == 0.0

@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from gpuwise.api.serving import parse_latency, parse_limits, serve_plan
+from gpuwise.api.serving import parse_limits, serve_plan
 from gpuwise.errors import InputError, JobError, UnknownNameError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.job.models.generation import generate
 from gpuwise.job.models.llama import Llama, LlamaConfig
-from gpuwise.serving.arrivals import parse_rate
 from gpuwise.serving.forecast import MOST_SHARE
+from gpuwise.units import parse_rate
 
 
 def job(**changes: object) -> Job:
@@ -31,8 +31,6 @@ def test_rates_and_limits_as_typed():
     assert parse_rate("5/s") == 5
     assert parse_rate("90 / min") == pytest.approx(1.5)
     assert parse_rate("10k/day") == pytest.approx(10_000 / 86_400)
-    assert parse_latency("500ms") == pytest.approx(0.5)
-    assert parse_latency("1.5s") == pytest.approx(1.5)
     limits = parse_limits("ttft=500ms, tpot=50ms,share=95%")
     assert (limits.ttft_s, limits.tpot_s, limits.latency_s, limits.share) == (0.5, 0.05, math.inf, 0.95)
     assert parse_limits("") == parse_limits("share=0.99")
@@ -70,6 +68,15 @@ def test_tighter_limits_take_more_instances():
     tight = serve_plan(job(), on="l4", rate="50/s", slo="ttft=60ms").rows[0]
     assert tight.saturation_rate < loose.saturation_rate
     assert tight.replicas >= loose.replicas
+
+
+def test_without_limits_an_instance_serves_what_it_can():
+    """Twenty times its capacity takes more than twenty instances, each loaded below what it serves."""
+    one = serve_plan(job(), on="l4", rate="1/s").rows[0]
+    many = serve_plan(job(), on="l4", rate=f"{20 * one.saturation_rate:.3f}/s").rows[0]
+    assert many.replicas == math.ceil(20 / MOST_SHARE)
+    assert 0.9 < many.load <= MOST_SHARE
+    assert many.latency["ttft_s"].p99.value < 10 * one.alone_latency_s
 
 
 def test_json_is_finite_and_whole():

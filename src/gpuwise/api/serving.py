@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.device_names import device_names
@@ -16,7 +15,6 @@ from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
-from gpuwise.serving.arrivals import parse_rate
 from gpuwise.serving.engines import Engine, engine_of
 from gpuwise.serving.forecast import ServingForecast, ServingRow, cheapest_first, row_of
 from gpuwise.serving.instance import Instance, LoadShape
@@ -25,7 +23,7 @@ from gpuwise.serving.saturation import Limits
 from gpuwise.serving.step_time import EngineStep
 from gpuwise.serving_settings import ServingSettings
 from gpuwise.step_settings import named_settings
-from gpuwise.units import parse_duration
+from gpuwise.units import parse_duration, parse_rate
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -91,7 +89,7 @@ def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings
         rows=cheapest_first(rows),
         assumption_notes=(
             *_assumed(named, requested, spread=spread),
-            *((notes.balanced_experts(),) if recordings.has_experts else ()),
+            *((notes.all_experts_run(),) if recordings.has_experts else ()),
         ),
     )
 
@@ -109,22 +107,8 @@ def parse_limits(text: str) -> Limits:
             raise InputError(
                 f"{part!r} is not a limit.", ["write ttft=500ms,tpot=50ms,latency=10s,share=0.99, or some of them"]
             )
-        values[LIMITS.get(name, name)] = _share(value) if name == "share" else parse_latency(value)
+        values[LIMITS.get(name, name)] = _share(value) if name == "share" else parse_duration(value)
     return Limits(**values)
-
-
-def parse_latency(text: str) -> float:
-    """Seconds, from "500ms", "1.5s" or a duration with another unit."""
-    plain = text.strip()
-    if plain.endswith("ms"):
-        try:
-            milliseconds = float(plain[:-2])
-        except ValueError:
-            raise InputError(f"{text!r} is not a latency.", ["write 500ms or 1.5s"]) from None
-        if not 0 < milliseconds < 1e9:
-            raise InputError(f"a latency must be above 0 ms, got {text!r}.")
-        return milliseconds / 1e3
-    return parse_duration(plain)
 
 
 def _share(text: str) -> float:
@@ -134,14 +118,11 @@ def _share(text: str) -> float:
         raise InputError(f"{text!r} is not a share.", ["write share=0.99 or share=99%"]) from None
 
 
-@dataclass
 class _Recordings:
     """How the job's model generates, recorded once for each kind of device and number of devices that share its layers."""
 
-    job: Job
-    precision: str
-
-    def __post_init__(self) -> None:
+    def __init__(self, job: Job, precision: str) -> None:
+        self.job, self.precision = job, precision
         self._kept: dict[tuple[str, int], Generation] = {}
 
     @property

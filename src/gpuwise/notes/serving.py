@@ -43,7 +43,7 @@ def no_prefix_cache() -> str:
 
 
 @kind_of_note()
-def balanced_experts() -> str:
+def all_experts_run() -> str:
     """A mixture of experts is forecast as if every expert ran in every pass."""
     return (
         "all experts are read in every iteration: with few sequences fewer are needed, and real iterations are faster than this"

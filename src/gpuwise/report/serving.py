@@ -12,7 +12,7 @@ from gpuwise.cost.forecast import Interval
 from gpuwise.report.parts import UNKNOWN, TextTable, columns, notes, percent
 from gpuwise.serving.forecast import ServingForecast, ServingRow
 from gpuwise.serving.saturation import Limits
-from gpuwise.units import format_usd
+from gpuwise.units import format_duration, format_usd
 
 _LEFT = ("instance",)
 
@@ -23,15 +23,14 @@ def serving_report(forecast: ServingForecast) -> Group:
     parts: list[RenderableType] = [
         Text(f"{forecast.job} in {forecast.precision} at {_rate(forecast.rate_per_s)}{_limits(forecast.limits)}", style="bold"),
         Text(""),
-        _table(served, forecast.rate_per_s),
+        _table(served),
     ]
     parts += notes("no answer", [f"{row.device}: {row.reason}" for row in forecast.rows if not row.replicas])
     parts += notes("assumed", forecast.assumptions)
     return Group(*parts)
 
 
-def _table(rows: Sequence[ServingRow], rate_per_s: float) -> TextTable:
-    """load: the rate over what all instances serve within the limits."""
+def _table(rows: Sequence[ServingRow]) -> TextTable:
     groups = [
         ["instance", "how many", "load"],
         ["one serves"],
@@ -42,19 +41,19 @@ def _table(rows: Sequence[ServingRow], rate_per_s: float) -> TextTable:
     headers = [header for group in groups for header in group]
     return columns(
         headers,
-        [_row(row, rate_per_s) for row in rows],
+        [_row(row) for row in rows],
         right=[header for header in headers if header not in _LEFT],
         wide="instance",
         narrow=groups,
     )
 
 
-def _row(row: ServingRow, rate_per_s: float) -> list[str]:
+def _row(row: ServingRow) -> list[str]:
     first, token = row.latency["ttft_s"], row.latency["tpot_s"]
     return [
         row.device,
         f"{row.replicas:,}",
-        percent(rate_per_s / (row.replicas * row.saturation_rate)),
+        percent(row.load),
         _rate(row.saturation_rate),
         _latency(first.p50),
         _latency(first.p99),
@@ -69,11 +68,7 @@ def _latency(interval: Interval) -> str:
     """A latency with the ends of its interval."""
     if not isfinite(interval.value):
         return UNKNOWN
-    return f"{_seconds(interval.value)} ({_seconds(interval.low)} to {_seconds(interval.high)})"
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1e3:,.3g} ms" if value < 1 else f"{value:,.3g} s"
+    return f"{format_duration(interval.value)} ({format_duration(interval.low)} to {format_duration(interval.high)})"
 
 
 def _rate(rate_per_s: float) -> str:
@@ -84,5 +79,5 @@ def _rate(rate_per_s: float) -> str:
 
 def _limits(limits: Limits) -> str:
     named = {"first token": limits.ttft_s, "a token": limits.tpot_s, "an answer": limits.latency_s}
-    words = [f"{name} within {_seconds(value)}" for name, value in named.items() if isfinite(value)]
+    words = [f"{name} within {format_duration(value)}" for name, value in named.items() if isfinite(value)]
     return f", {', '.join(words)} for {percent(limits.share)} of requests" if words else ""

@@ -12,6 +12,8 @@ from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
 from gpuwise.serving.saturation import Limits
+from gpuwise.serving.served import Served
+from gpuwise.units import format_duration
 
 HOURS_A_MONTH = 730.5  # 365.25 days of 24 hours, over 12
 MOST_SHARE = 0.95  # of the saturation rate that a replica is given: beyond it the tail of waiting depends on luck
@@ -28,7 +30,7 @@ class ServingRow:
         alone_ttft_s, alone_latency_s: of the mean request with nobody else there.
         latency: percentiles by name: "ttft_s", "tpot_s", "latency_s"; empty where no instance serves the rate.
         share_within: share of requests within all limits.
-        utilisation: share of the time in which an instance's model runs.
+        load: the rate over what all replicas serve within the limits.
         cache_tokens: tokens that the cache of one instance holds.
         weight_bytes: bytes of weights on one device.
         usd_per_hour: of all replicas; None without a price.
@@ -43,7 +45,7 @@ class ServingRow:
     alone_latency_s: float = float("nan")
     latency: dict[str, Latency] = field(default_factory=dict)
     share_within: float = 0.0
-    utilisation: float = 0.0
+    load: float = 0.0
     cache_tokens: int = 0
     weight_bytes: int = 0
     usd_per_hour: float | None = None
@@ -121,43 +123,45 @@ def row_of(
     Users reach replicas in turn, so each sees a Poisson load of its share of the rate; a replica is given at most
     MOST_SHARE of what it serves within the limits.
     """
-    ttft_s, latency_s = instance.alone_s(load)
+    alone = instance.alone(load)
     base = ServingRow(
         device,
-        alone_ttft_s=ttft_s,
-        alone_latency_s=latency_s,
+        alone_ttft_s=float(alone.ttft_s[0]),
+        alone_latency_s=float(alone.latency_s[0]),
         cache_tokens=instance.policy.cache_tokens,
         weight_bytes=weight_bytes,
     )
     saturation = instance.saturation_rate(load, limits)
     if saturation == 0:
-        return replace(base, reason=_floor(instance, load, limits))
+        return replace(base, reason=_floor(alone, limits))
     replicas = max(1, ceil(rate_per_s / (MOST_SHARE * saturation)))
     at_rate = load.at(rate_per_s / replicas)
-    served = instance.served(at_rate)
+    outcomes = instance.outcomes(at_rate)
     usd = None if usd_per_hour is None else usd_per_hour * replicas
     written_per_s = rate_per_s * float(np.mean(at_rate.output_tokens))
     return replace(
         base,
         replicas=replicas,
         saturation_rate=saturation,
-        latency=latencies(instance, at_rate),
-        share_within=served.share_within(ttft_s=limits.ttft_s, tpot_s=limits.tpot_s, latency_s=limits.latency_s),
-        utilisation=served.utilisation,
+        latency=latencies(outcomes),
+        share_within=limits.share_of(outcomes[0]),
+        load=rate_per_s / (replicas * saturation),
         usd_per_hour=usd,
         usd_per_million_output=None if usd is None else usd / 3600 / written_per_s * 1e6,
     )
 
 
-def _floor(instance: Instance, load: LoadShape, limits: Limits) -> str:
+def _floor(alone: Served, limits: Limits) -> str:
     """Which limit one request alone exceeds."""
-    ttft_s, latency_s = instance.alone_s(load)
-    gaps = max(1.0, load.lengths.output_tokens - 1)
-    alone = {"ttft": (ttft_s, limits.ttft_s), "tpot": ((latency_s - ttft_s) / gaps, limits.tpot_s)}
-    alone["latency"] = (latency_s, limits.latency_s)
-    for name, (value, limit) in alone.items():
-        if value > limit:
-            return f"{name} of one request alone is {value * 1e3:,.3g} ms; the limit is {limit * 1e3:,.3g} ms"
+    for name, values, limit_s in (
+        ("ttft", alone.ttft_s, limits.ttft_s),
+        ("tpot", alone.tpot_s, limits.tpot_s),
+        ("latency", alone.latency_s, limits.latency_s),
+    ):
+        if values[0] > limit_s:
+            return (
+                f"{name} of one request alone is {format_duration(float(values[0]))}; the limit is {format_duration(limit_s)}"
+            )
     return "too few requests stay within the limits at any rate, since some are longer than the mean"
 
 

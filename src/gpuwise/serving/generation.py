@@ -18,6 +18,7 @@ from gpuwise.trace.trace import Trace
 _ALONE = ("gemm", "conv", "attention", "rnn", "embedding", "scatter", "sort", "collective")  # kinds that nothing is fused with
 _CONTRACTIONS = tuple(KINDS.index(kind) for kind in _ALONE)
 _FUSED = "fused"
+_READ, _WRITTEN = COLUMNS.index("bytes_read"), COLUMNS.index("bytes_written")
 
 
 @dataclass(frozen=True)
@@ -89,33 +90,24 @@ def fused(trace: Trace) -> Trace:
     rotary positions, queries, keys and values as one product (vLLM's csrc and its CompilationConfig). Such a kernel reads what
     its first operation reads and writes what its last one writes.
     """
-    rows: list[int] = []
+    source, rows = trace.operations, list[int]()
     values: list[np.ndarray] = []
     run: list[int] = []
-    source = trace.operations
-    read, written, kernels = (COLUMNS.index(name) for name in ("bytes_read", "bytes_written", "kernels"))
-
-    def end_run() -> None:
-        if run:
-            row = source.values[run[-1]].copy()
-            row[:] = 0
-            row[read], row[written], row[kernels] = source.values[run[0], read], source.values[run[-1], written], 1
-            rows.append(run[0])
-            values.append(row)
-            run.clear()
-
-    for operation in trace.sequence.operation.tolist():
-        if source.kind[operation] in _CONTRACTIONS:
-            joined = not run and rows and _same_input(source, rows[-1], operation)
-            end_run()
-            if joined:
-                values[-1] = _joined(values[-1], source.values[operation])
-            else:
-                rows.append(operation)
-                values.append(source.values[operation].copy())
-        else:
+    for operation in [*trace.sequence.operation.tolist(), None]:
+        if operation is not None and source.kind[operation] not in _CONTRACTIONS:
             run.append(operation)
-    end_run()
+            continue
+        if run:
+            rows.append(run[0])
+            values.append(_one_kernel(source.values[run[0]], source.values[run[-1]]))
+        if operation is None:
+            break
+        if not run and rows and _same_input(source, rows[-1], operation):
+            values[-1] = _joined(values[-1], source.values[operation])
+        else:
+            rows.append(operation)
+            values.append(source.values[operation])
+        run = []
     kind = source.kind[rows].copy()
     is_run = ~np.isin(kind, _CONTRACTIONS)
     kind[is_run] = KINDS.index("elementwise")
@@ -137,14 +129,18 @@ def _same_input(source: Operations, before: int, operation: int) -> bool:
     return all(a[name] == b[name] for name in ("batch", "m", "k")) and a["batch"] <= 1
 
 
+def _one_kernel(first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """A kernel that reads what the first operation of a run reads, and writes what the last one writes."""
+    kernel = np.zeros_like(first)
+    kernel[_READ], kernel[_WRITTEN], kernel[COLUMNS.index("kernels")] = first[_READ], last[_WRITTEN], 1
+    return kernel
+
+
 def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """One product with the columns of both: the input is read once."""
-    names = dict(zip(COLUMNS, range(len(COLUMNS)), strict=True))
+    """One product with the columns of both: the rows that both read are read once."""
+    m, n, k = (int(b[COLUMNS.index(name)]) for name in "mnk")
     both = a.copy()
     for name in ("flops", "bytes_read", "bytes_written", "n"):
-        both[names[name]] += b[names[name]]
-    weights_b = b[names["k"]] * b[names["n"]]
-    weights = max(int(weights_b), 1)
-    element = max(1, round(b[names["bytes_written"]] / max(int(b[names["m"]] * b[names["n"]]), 1)))
-    both[names["bytes_read"]] -= min(int(b[names["bytes_read"]] - weights * element), int(b[names["bytes_read"]]))
+        both[COLUMNS.index(name)] += b[COLUMNS.index(name)]
+    both[_READ] -= m * k * (b[_WRITTEN] // (m * n))
     return both

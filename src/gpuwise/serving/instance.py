@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuwise.cost.forecast import Interval
+from gpuwise.serving.arrivals import bursty
 from gpuwise.serving.continuous import IterationTime, serve
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.policy import BatchingPolicy
@@ -18,6 +19,8 @@ from gpuwise.serving.served import Served
 COUNT = 2000  # requests of a simulated load; the first part, which meets an empty engine, is not counted
 WARM_UP = 0.25
 PERCENTILES = (50, 90, 99)
+_ALL_AT_ONCE = 1e9  # requests a second
+_MIDDLE = (0.25, 0.75)  # of the requests by their end: beside them the batch fills up and runs empty
 
 
 @dataclass(frozen=True)
@@ -47,17 +50,30 @@ class Instance:
         """The outcome of a load, where every iteration takes `factor` times its forecast."""
         return serve(load, self.iteration_s if factor == 1 else _scaled(self.iteration_s, factor), self.policy)
 
-    def saturation_rate(self, loads: LoadShape, limits: Limits, *, factor: float = 1.0) -> float:
-        """The highest rate within the limits, in requests a second."""
-        start = 1.0 / max(self.alone_s(loads)[1], 1e-6)
-        return saturation_rate(lambda rate: _steady(self.served(loads.at(rate), factor=factor)), limits, start=start)
+    def outcomes(self, load: Requests) -> tuple[Served, Served, Served]:
+        """The outcome of a load as forecast, and with iterations as much faster and slower as their spread says: waiting grows
+        more than in proportion. Requests that met an engine which was still filling up are left out."""
+        as_forecast, fast, slow = (_steady(self.served(load, factor=factor)) for factor in (1.0, *self.spread))
+        return as_forecast, fast, slow
 
-    def alone_s(self, loads: LoadShape) -> tuple[float, float]:
-        """Time to first token and whole latency of the mean request, with nobody else there: no limit can be below."""
+    def capacity(self, loads: LoadShape) -> float:
+        """Requests a second that end while others always wait."""
+        ends_s = np.sort(self.served(loads.at(_ALL_AT_ONCE)).end_s)
+        ends_s = ends_s[~np.isnan(ends_s)]
+        first, last = (int(share * len(ends_s)) for share in _MIDDLE)
+        return (last - first) / float(ends_s[last] - ends_s[first]) if last > first else 0.0
+
+    def saturation_rate(self, loads: LoadShape, limits: Limits) -> float:
+        """The highest rate within the limits, in requests a second, at most the capacity; 0.0 where they hold at none."""
+        capacity = self.capacity(loads)
+        if not capacity:
+            return 0.0
+        return saturation_rate(lambda rate: _steady(self.served(loads.at(rate))), limits, start=capacity, highest=capacity)
+
+    def alone(self, loads: LoadShape) -> Served:
+        """The outcome of the mean request, with nobody else there: no limit can be below."""
         read, written = max(1, round(loads.lengths.input_tokens)), max(1, round(loads.lengths.output_tokens))
-        alone = requests(np.zeros(1), np.array([read]), np.array([written]), cached_share=loads.cached_share)
-        served = serve(alone, self.iteration_s, self.policy)
-        return float(served.ttft_s[0]), float(served.latency_s[0])
+        return self.served(requests(np.zeros(1), np.array([read]), np.array([written]), cached_share=loads.cached_share))
 
 
 @dataclass(frozen=True)
@@ -79,22 +95,15 @@ class LoadShape:
     def at(self, rate_per_s: float, *, count: int = COUNT) -> Requests:
         """The requests at a rate."""
         rng = np.random.default_rng(self.seed)
-        shape = 1 / self.variation**2
-        gaps = rng.gamma(shape, 1 / shape, count)
+        arrival_s = bursty(rate_per_s, count=count, variation=self.variation, rng=rng)
         read, written = self.lengths.drawn(count, rng)
-        return requests(np.cumsum(gaps) / rate_per_s, read, written, cached_share=self.cached_share)
+        return requests(arrival_s, read, written, cached_share=self.cached_share)
 
 
-def latencies(instance: Instance, load: Requests) -> dict[str, Latency]:
-    """Time to first token, time per output token and whole latency at a load, by name.
-
-    The ends of an interval are simulated with iterations as much faster and slower as their spread says: waiting grows more
-    than in proportion.
-    """
-    low, high = instance.spread
-    outcomes = [_steady(instance.served(load, factor=factor)) for factor in (1.0, low, high)]
+def latencies(outcomes: Sequence[Served]) -> dict[str, Latency]:
+    """Time to first token, time per output token and whole latency, by name, of the outcomes that Instance.outcomes gives."""
     return {
-        name: Latency(*(_interval([float(_percentile(getattr(o, name), p)) for o in outcomes]) for p in PERCENTILES))
+        name: Latency(*(_interval([_percentile(getattr(outcome, name), p) for outcome in outcomes]) for p in PERCENTILES))
         for name in ("ttft_s", "tpot_s", "latency_s")
     }
 

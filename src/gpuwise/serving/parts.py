@@ -11,7 +11,7 @@ from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
 from gpuwise.errors import JobError
 from gpuwise.serving.generation import AttentionLayers
 from gpuwise.trace.family import TraceFamily
-from gpuwise.trace.tables import COLUMNS, KINDS
+from gpuwise.trace.tables import COLUMNS, KINDS, OperationSequence, Storages
 from gpuwise.trace.trace import Trace
 
 
@@ -30,22 +30,8 @@ def split(family: TraceFamily) -> tuple[np.ndarray, np.ndarray]:
 def part_of(family: TraceFamily, chosen: np.ndarray) -> TraceFamily:
     """The family of the chosen operations alone."""
     at = chosen[family.sequence.operation]
-    sequence = replace(
-        family.sequence,
-        operation=family.sequence.operation[at],
-        module=family.sequence.module[at],
-        phase=family.sequence.phase[at],
-        micro_step=family.sequence.micro_step[at],
-        stream=family.sequence.stream[at],
-    )
-    none = np.zeros(len(family.storages), dtype=bool)
-    storages = replace(
-        family.storages,
-        **{
-            name: getattr(family.storages, name)[none]
-            for name in ("size_bytes", "category", "module", "born", "died", "stream")
-        },
-    )
+    sequence = OperationSequence(*(column[at] for column in vars(family.sequence).values()))
+    storages = Storages(*(column[:0] for column in vars(family.storages).values()))
     return replace(family, sequence=sequence, storages=storages)
 
 

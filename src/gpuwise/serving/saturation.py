@@ -35,7 +35,11 @@ class Limits:
 
     def hold(self, served: Served) -> bool:
         """Whether enough requests stayed within the limits."""
-        return served.share_within(ttft_s=self.ttft_s, tpot_s=self.tpot_s, latency_s=self.latency_s) >= self.share
+        return self.share_of(served) >= self.share
+
+    def share_of(self, served: Served) -> float:
+        """Share of the requests that stayed within all limits."""
+        return served.share_within(ttft_s=self.ttft_s, tpot_s=self.tpot_s, latency_s=self.latency_s)
 
 
 def saturation_rate(served_at: Callable[[float], Served], limits: Limits, *, start: float, highest: float = 1e6) -> float:

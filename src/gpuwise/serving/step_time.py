@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +72,12 @@ class EngineStep:
         self._head = _Table(self._head_s, most_tokens)
         self._decoding: dict[int, _Table] = {}
         self._reading: dict[int, _Table] = {}
+
+    def with_costs(self, costs: EngineCosts) -> EngineStep:
+        """The same kernels under another engine."""
+        other = copy(self)
+        other.costs = costs
+        return other
 
     def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float:
         """Seconds of an iteration. Arguments as for IterationTime."""

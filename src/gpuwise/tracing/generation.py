@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
-from gpuwise.errors import GpuwiseError, JobError
+from gpuwise.errors import GpuwiseError, JobError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.serving.generation import Generation
@@ -134,7 +134,11 @@ def _repeated(job: Job, strategy: Strategy, target: str, points: Sequence[Point]
 
 
 def _recorded(job: Job, strategy: Strategy, target: str, points: Iterable[Point]) -> _Recorded:
-    accelerator.problem()
+    if (problem := accelerator.problem()) is not None:
+        raise UnsupportedError(
+            f"PyTorch {torch.__version__} does not run gpuwise's virtual accelerator: {problem}.",
+            ["another version of PyTorch"],
+        )
     device, mesh = DEVICES[target], strategy.mesh
     traces: dict[Point, Trace] = {}
     cache_bytes: dict[tuple[int, int], int] = {}
