@@ -136,8 +136,8 @@ BIASES = """
 ## Known biases
 
 - **Vision models, since this page was made.** Recordings have learned the layouts of tensors, and calibration files have not been
-  fitted with them yet. On 606 rows of models kept out, inference on known GPUs was 10.2% off (90th percentile 21.4%), training 7.0% (21.0%,
-  57 rows). A fit with them, on a third of the models, reached 5.0% (14.7%) and 4.1% (17.2%).
+  fitted with them yet: until they are, vision models on GPUs are about twice as far off as the tables say. `python -m
+  benchmarks.fit --reference FOLDER --cache FOLDER --unseen --write` fits them.
 - **The same ResNet-50 on the same card** varies by 1.6 to 1.8 times between published tables, by layout, loader and framework.
 - **Pairs of cards over PCIe.** GeForce and RTX cards exchange through host memory, at figures of two RTX 6000 Ada ([network.md](network.md)).
 - **BERT-large on several A100 SXM.** The published runs scale badly (8 GPUs give 3.3 times one GPU), which NVLink does not explain.
