@@ -16,6 +16,7 @@ from gpuwise.job.torchvision_cpu import make_importable
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
 from gpuwise.tracing import record
+from gpuwise.tracing.kernels import detection as kernels
 
 make_importable()
 pytest.importorskip("torchvision")
@@ -117,6 +118,15 @@ def test_what_is_written_into_a_mask_is_counted() -> None:
 
     step = record(Job(lambda: nn.Linear(4, 8), lambda n: {"x": torch.randn(n, 4)}, loss), Strategy(micro_batch=6))
     assert set(elements(step.with_accumulation(1), "aten.index.Tensor")) == {4 * 8}
+
+
+def test_counts_of_a_torchvision_with_other_variables_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renamed(mask: Tensor, frame: Any) -> int:
+        return int(frame.f_locals["not_there"])
+
+    monkeypatch.setattr(kernels, "COUNTS", dict.fromkeys(kernels.COUNTS, renamed))
+    with pytest.raises(JobError, match="depends on"):
+        trace(detection.fasterrcnn_mobilenet_v3_large_320_fpn, "infer")
 
 
 def test_the_job_s_own_masks_are_refused_as_ever() -> None:

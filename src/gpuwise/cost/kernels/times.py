@@ -132,7 +132,14 @@ def class_times(
     """
     if kernel_class.startswith("rnn") and family(chip) == "gpu" and recurrent.has_dims(shapes):
         return _recurrent_times(
-            kernel_class, dtype, shapes, chip, precision=precision, parameters=parameters, calibration=calibration
+            kernel_class,
+            dtype,
+            shapes,
+            chip,
+            precision=precision,
+            parameters=parameters,
+            calibration=calibration,
+            for_minutes=for_minutes,
         )
     units, name = None, kernel_class
     if dtype:
@@ -171,12 +178,22 @@ def _recurrent_times(
     precision: str,
     parameters: Parameters,
     calibration: Calibration,
+    for_minutes: bool,
 ) -> ClassTimes:
     """Recurrent layers of cuDNN, priced as products (see recurrent)."""
     if "tf32" in precisions_of(chip):  # torch.backends.cudnn.allow_tf32 is on, as it is for convolutions
         precision = "tf32"
     one, joined = (
-        class_times("gemm", dtype, part, chip, precision=precision, parameters=parameters, calibration=calibration)
+        class_times(
+            "gemm",
+            dtype,
+            part,
+            chip,
+            precision=precision,
+            parameters=parameters,
+            calibration=calibration,
+            for_minutes=for_minutes,
+        )
         for part in (recurrent.of_one_time(shapes), recurrent.over_all_times(shapes))
     )
     both = {

@@ -110,7 +110,10 @@ _NAMES = {name for _, name in COUNTS}
 def assumed_count(mask: Tensor) -> int | None:
     """How many elements of a mask the function of torchvision that asks takes; None where another one asks."""
     rule, frame = _asking()
-    return None if rule is None else rule(mask, frame)
+    try:
+        return None if rule is None else rule(mask, frame)
+    except KeyError:  # a version of torchvision whose variables have other names: its counts are refused, as other code's are
+        return None
 
 
 def assumed_classes() -> int | None:
@@ -131,9 +134,10 @@ def _asking() -> tuple[CountRule | None, FrameType]:
 
 
 def _caller(frame: FrameType, name: str) -> FrameType:
-    """The nearest call of a function around a frame, or the frame itself."""
+    """The nearest call of a function around a frame, or the frame itself. Raises KeyError where there is none."""
     while frame.f_code.co_qualname != name:
-        assert frame.f_back is not None
+        if frame.f_back is None:
+            raise KeyError(name)
         frame = frame.f_back
     return frame
 
