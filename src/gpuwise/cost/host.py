@@ -27,9 +27,9 @@ def host_s(trace: Trace, chip: Chip, parameters: Parameters, communication: Comm
 
     Eager PyTorch pays for each call of an operation, by phase, and for each kernel a call launches; for each block that is
     computed again, each micro-batch, each collective of `communication`, and for the copies around it; of a pipeline those of
-    tensor and context parallelism alone. A compiled model
-    pays for the entry of its graphs (guards, arguments) once a micro-batch and for each kernel it launches. On a CPU the
-    dispatch is part of each operation's floor, and accelerators that compile whole steps launch one program: 0.
+    tensor and context parallelism alone. A compiled model pays for the entry of its graphs (guards, arguments) once a
+    micro-batch and for each kernel it launches. On a CPU the dispatch is part of each operation's floor, and accelerators that
+    compile whole steps launch one program: 0.
     """
     seconds = float(launch_s(trace, chip, parameters) @ trace.repeats)
     if communication is None or family(chip) != "gpu":

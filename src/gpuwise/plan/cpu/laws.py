@@ -21,7 +21,7 @@ _TERMS: dict[str, Callable[[Array], Array]] = {
     "n^3": lambda n: n**3,
 }
 # Laws and their weights before any fit: passes over the rows and sorts are nearly all that estimators do, and a cube is rare.
-# Set on the estimators of benchmarks/classical_tuning.py.
+# Set on the estimators of benchmarks/classical_tuning.py; n^0.5 and what repeats of rounds weigh were checked there alone.
 LAWS: tuple[tuple[tuple[str, ...], float], ...] = (
     (("1", "n^0.75"), 5.0),
     (("1", "n"), 30.0),
