@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwise.cost.clock import sustained_clock, sustained_share, sustained_tensor_share
+from gpuwise.cost.clock import half_rate_gain, sustained_clock, sustained_share, sustained_tensor_share
 from gpuwise.cost.kernels.times import hardware_of
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rates import units_for
@@ -92,3 +92,17 @@ def test_vector_units_are_as_fast_in_a_table_of_kernels():
     shares = {sustained_clock(chip, units, parameters(), for_minutes=each) for each in (True, False)}
     assert shares == {sustained_share(chip, parameters())}
     assert hardware_of(chip, parameters(), units=units).clock_hz == chip.boost_clock_hz
+
+
+def test_only_tensor_cores_of_half_rate_reach_more_of_their_peak():
+    def gain(name: str, dtype: str) -> float:
+        chip = Catalog().chips[name]
+        units = units_for(chip, dtype=dtype, kind="gemm", precision="amp-fp16", parameters=parameters())
+        return half_rate_gain(chip, units, parameters())
+
+    half_rate = ("rtx-2080-ti", "rtx-3090", "rtx-4090", "rtx-5090")
+    assert {gain(name, "float16") for name in half_rate} == {parameters().half_rate_gain}
+    assert parameters().half_rate_gain > 1
+    for name in ("titan-rtx", "rtx-a6000", "l4", "t4", "v100-sxm2-32gb", "a100-80gb-sxm", "h100-80gb-sxm", "rx-7900-xtx"):
+        assert gain(name, "float16") == 1.0
+    assert gain("rtx-4090", "float32") == 1.0  # vector units

@@ -10,6 +10,10 @@ from gpuwise.hardware.types import Chip
 CUBE = 3
 # Units that a board's clock drives: a GPU's. Other chips are priced at their datasheet's rates.
 CLOCKED = ("vector", "tensor", "tf32")
+# Tensor cores of a GeForce board add up products of fp16, bf16 and tf32 in fp32 at half of the rate of their kind: 512
+# operations a multiprocessor and clock instead of 1,024 (NVIDIA, GA102 and AD102 white papers). Half the operands feed them.
+HALF_RATE = ("fp16", "bf16", "tf32")
+_HALF_RATE_OPERATIONS = 512 * 1.1
 
 
 def sustained_share(chip: Chip, parameters: Parameters) -> float:
@@ -51,3 +55,19 @@ def _supply(chip: Chip, peak_flops_per_s: float | None, need_watts_per_tflops: f
     if not chip.tdp_w or not peak_flops_per_s or need_watts_per_tflops is None:
         return 1.0
     return chip.tdp_w / (peak_flops_per_s / 1e12) / need_watts_per_tflops
+
+
+def half_rate_gain(chip: Chip, units: Units, parameters: Parameters) -> float:
+    """By how much more of their peak tensor cores of half rate reach than those of full rate do. 1.0 on other chips."""
+    fp16 = chip.peak_flops_per_s.get("fp16")
+    if (
+        chip.compute_capability is None
+        or chip.kind != "gpu-consumer"
+        or units.figure not in HALF_RATE
+        or units.rate not in ("tensor", "tf32")
+    ):
+        return 1.0
+    if not (fp16 and chip.sm_count and chip.boost_clock_hz):
+        return 1.0
+    a_clock = fp16 / (chip.sm_count * chip.boost_clock_hz)
+    return parameters.half_rate_gain if a_clock < _HALF_RATE_OPERATIONS else 1.0

@@ -25,6 +25,7 @@ class Parameters:
     power_exponent: float
     power_watts_per_tensor_tflops: Mapping[str, float]
     voltage_floor: float
+    half_rate_gain: float
     matrix_fp32_per_vector: Mapping[str, float]
     default_units: int
     fp32_passes_on_bf16: int

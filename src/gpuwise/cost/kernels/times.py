@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuwise.cost.calibration import AppliedEntry, Calibration, CalibrationEntry, Term
 from gpuwise.cost.calibration import calibration as shipped_calibration
-from gpuwise.cost.clock import sustained_clock
+from gpuwise.cost.clock import half_rate_gain, sustained_clock
 from gpuwise.cost.kernels import recurrent
 from gpuwise.cost.kernels.classes import groups, terms_of
 from gpuwise.cost.kernels.limits import cache_bytes_per_s, most_flops_per_s
@@ -229,10 +229,11 @@ def hardware_of(chip: Chip, parameters: Parameters, *, units: Units | None = Non
     clock without any. Its bandwidth must be known (check_can_run ensures it)."""
     assert chip.memory_bandwidth_bytes_per_s is not None
     share = sustained_clock(chip, units, parameters, for_minutes=for_minutes) if units else 1.0
+    gain = half_rate_gain(chip, units, parameters) if units else 1.0
     # The share of vector units was fitted to their arithmetic alone.
     clock_hz = (chip.boost_clock_hz or USUAL_CLOCK_HZ) * (share if units and units.rate != "vector" else 1.0)
     return Hardware(
-        peak_flops_per_s=units.peak_flops_per_s * share if units else 1.0,
+        peak_flops_per_s=units.peak_flops_per_s * share * gain if units else 1.0,
         bandwidth_bytes_per_s=chip.memory_bandwidth_bytes_per_s,
         units=chip.sm_count or parameters.default_units,
         cache_bytes=(chip.l2_bytes or 0) if family(chip) in ("gpu", "cpu") else 0,
