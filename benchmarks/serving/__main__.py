@@ -17,7 +17,9 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
+from benchmarks.serving.page import put
 from benchmarks.serving.runs import Run, forecast_of, generation_runs, request_runs
+from benchmarks.support.figures import error_columns
 from gpuwise.serving.engines import engines
 from gpuwise.serving.step_time import EngineCosts
 
@@ -26,7 +28,6 @@ FITTED = {
     "vllm-2024": ("llama-2-7b", ("A100 SXM 40GB", "H100 SXM")),
     "tensorrt-llm": ("llama-2-7b", ("A100 SXM 40GB", "H100 SXM")),
 }
-PAGE = Path("docs/serving.md")
 BEGIN, END = "<!-- accuracy: python -m benchmarks.serving -->", "<!-- end of accuracy -->"
 
 
@@ -75,11 +76,8 @@ def table_of(rows: pd.DataFrame, by: Sequence[str]) -> str:
     lines.append(f"|{' --- |' * len(by)} ---: | ---: | ---: | ---: | ---: |")
     spreads = {name: engine.spread for name, engine in engines().items()}
     for key, part in rows.groupby(list(by)):
-        error = (part.ratio - 1).abs()
         inside = np.mean([spreads[e][0] <= 1 / r <= spreads[e][1] for e, r in zip(part.engine, part.ratio, strict=True)])
-        cells = [f"{len(part):,}", f"{error.median():.1%}", f"{error.quantile(0.9):.1%}"]
-        cells += [f"{part.ratio.median() - 1:+.1%}", f"{inside:.0%}"]
-        lines.append(f"| {' | '.join(key)} | {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(key)} | {len(part):,} | {error_columns(part.ratio)} | {inside:.0%} |")
     return "\n".join(lines)
 
 
@@ -100,9 +98,7 @@ def main() -> None:
     text = f"{batches}\n\n{loads}"
     print(text)
     if options.write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, after = page.split(BEGIN)[0], page.split(END)[1]
-        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+        put(text, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -22,31 +22,62 @@ _LLAMA = {
     "rms_norm_eps": 1e-5,
     "max_position_embeddings": 8192,
 }
+_TIED = {"tie_word_embeddings": True}
+_QWEN2 = {
+    **_LLAMA,
+    **_TIED,
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "vocab_size": 151_936,
+    "rms_norm_eps": 1e-6,
+}
+
+
+def _sizes(hidden: int, layers: int, heads: int, intermediate: int, *, keys: int = 8) -> dict[str, object]:
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": keys,
+        "intermediate_size": intermediate,
+    }
+
+
+def _qwen3(hidden: int, layers: int, heads: int, intermediate: int, *, tied: bool = True) -> dict[str, object]:
+    return {
+        **_QWEN2,
+        **_sizes(hidden, layers, heads, intermediate),
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "head_dim": 128,
+        "max_position_embeddings": 40_960,
+        "tie_word_embeddings": tied,
+    }
+
+
 # By the word that the tables use for all weights of one architecture.
 CONFIGS: dict[str, dict[str, object]] = {
     "llama-3-8b": {**_LLAMA, "vocab_size": 128_256},
     "llama-2-7b": {**_LLAMA, "vocab_size": 32_000, "num_key_value_heads": 32, "intermediate_size": 11_008},
     "mistral-7b": {**_LLAMA, "vocab_size": 32_000},
-    "qwen3-32b": {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "hidden_size": 5120,
-        "num_hidden_layers": 64,
-        "num_attention_heads": 64,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 25_600,
-        "vocab_size": 151_936,
-        "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 40_960,
-    },
+    "qwen3-32b": _qwen3(5120, 64, 64, 25_600, tied=False),
+    "llama-3-70b": {**_LLAMA, **_sizes(8192, 80, 64, 28_672), "vocab_size": 128_256},
+    "llama-3.2-1b": {**_LLAMA, **_sizes(2048, 16, 32, 8192), "head_dim": 64, "vocab_size": 128_256, **_TIED},
+    "llama-3.2-3b": {**_LLAMA, **_sizes(3072, 28, 24, 8192), "head_dim": 128, "vocab_size": 128_256, **_TIED},
+    "mistral-nemo-12b": {**_LLAMA, **_sizes(5120, 40, 32, 14_336), "head_dim": 128, "vocab_size": 131_072},
+    "phi-3.5-mini": {**_LLAMA, **_sizes(3072, 32, 32, 8192, keys=32), "vocab_size": 32_064},
+    "qwen2-0.5b": {**_QWEN2, **_sizes(896, 24, 14, 4864, keys=2)},
+    "qwen2-1.5b": {**_QWEN2, **_sizes(1536, 28, 12, 8960, keys=2)},
+    "qwen3-0.6b": _qwen3(1024, 28, 16, 3072),
+    "qwen3-4b": _qwen3(2560, 36, 32, 9728),
+    "qwen3-14b": _qwen3(5120, 40, 40, 17_408, tied=False),
 }
 
 
 @lru_cache
-def generation_of(family: str, *, tp: int = 1) -> Generation:
-    """How a model of this family generates in bf16 on one of `tp` devices that share its layers."""
+def generation_of(family: str, *, tp: int = 1, precision: str = "bf16") -> Generation:
+    """How a model of this family generates on one of `tp` devices that share its layers."""
     with TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(CONFIGS[family]), encoding="utf-8")
         job = hf_job(folder, seq_len=128)
-        return record_generation(job, precision="bf16", tp=tp, longest=job.context_length)
+        return record_generation(job, precision=precision, tp=tp, longest=job.context_length)

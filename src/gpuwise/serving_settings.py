@@ -17,7 +17,11 @@ class ServingSettings(TypedDict, total=False):
     output: Annotated[int | None, Setting("Mean tokens of an answer.")]
     spread: Annotated[float | None, Setting("Standard deviation of both lengths over their means (1).", metavar="X")]
     prefix_hits: Annotated[float | None, Setting("Share of each prompt that the prefix cache holds (0).", metavar="X")]
-    engine: Annotated[str | None, Setting("vllm (the default), vllm-2024 or tensorrt-llm.", metavar="NAME")]
+    engine: Annotated[str | None, Setting("vllm (the default), vllm-2024, tensorrt-llm or llama.cpp.", metavar="NAME")]
     precision: Annotated[
-        str | None, Setting("Of weights, cache and arithmetic: bf16 (the default), fp16 or fp32.", metavar="P")
+        str | None, Setting("Of activations and cache: bf16, fp16 or fp32; the engine's by default, mostly bf16.", metavar="P")
+    ]
+    weights: Annotated[
+        str | None,
+        Setting("Format of weights: fp8, fp8-block, int8, int4, nf4, mxfp4, nvfp4, or gguf-q4_k_m and others.", metavar="F"),
     ]

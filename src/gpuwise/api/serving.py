@@ -17,6 +17,7 @@ from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
 from gpuwise.serving.engines import Engine, engine_of
 from gpuwise.serving.forecast import ServingForecast, ServingRow, cheapest_first, row_of
+from gpuwise.serving.formats import Format, format_of, formats, stored
 from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.saturation import Limits
@@ -49,14 +50,15 @@ def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings
             spread: standard deviation of both over their means; 0 for equal requests. Default 1.
             prefix_hits: share of each prompt that the prefix cache holds. Default 0.
             engine: of gpuwise.serving.engines. Default "vllm".
-            precision: of weights, cache and arithmetic. Default "bf16".
+            precision: of activations and cache, and of weights without a format. Default: the engine's, mostly "bf16".
+            weights: format of weights, of gpuwise.serving.formats. Default: the engine's, mostly as precision.
 
     A device that cannot serve the model has a row with the reason. Raises InputError, UnknownNameError, JobError or
     MissingDependencyError.
     """
     requested = named_settings(settings, ServingSettings)
-    spread, precision = _number(requested.get("spread"), 1.0), requested.get("precision") or "bf16"
-    named = engine_of(requested.get("engine") or ENGINE)
+    spread, named = _number(requested.get("spread"), 1.0), engine_of(requested.get("engine") or ENGINE)
+    precision, format = requested.get("precision") or named.precision, _format(requested.get("weights"), named)
     rate_per_s, limits = parse_rate(rate), parse_limits(requested.get("slo") or "")
     resolved = job_of(job)
     lengths = Lengths(
@@ -69,7 +71,7 @@ def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings
     load = LoadShape(lengths, cached_share=_number(requested.get("prefix_hits"), 0.0))
     recordings = _Recordings(resolved, precision)
     catalog = load_catalog()
-    rows = [_row(text, catalog, recordings, named, load, limits, rate_per_s=rate_per_s) for text in device_names(on)]
+    rows = [_row(text, catalog, recordings, named, format, load, limits, rate_per_s=rate_per_s) for text in device_names(on)]
     if all(row.replicas == 0 for row in rows):
         raise UnsupportedError(
             f"none of these devices serves {recordings.job.name}: "
@@ -83,12 +85,14 @@ def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings
         job=recordings.job.name,
         engine=named.name,
         precision=precision,
+        weights=format.name if format else precision,
         rate_per_s=rate_per_s,
         lengths={"input_tokens": lengths.input_tokens, "output_tokens": lengths.output_tokens, "spread": spread},
         limits=limits,
         rows=cheapest_first(rows),
         assumption_notes=(
             *_assumed(named, requested, spread=spread),
+            *((notes.format_of_weights(format=format.name, quality=format.quality),) if format else ()),
             *((notes.all_experts_run(),) if recordings.has_experts else ()),
         ),
     )
@@ -96,6 +100,27 @@ def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings
 
 def _number(value: float | None, default: float) -> float:
     return float(default if value is None else value)
+
+
+def _format(name: str | None, engine: Engine) -> Format | None:
+    """The format of that name, or the engine's own; None for the type of the activations.
+
+    Raises InputError where the engine does not read it.
+    """
+    name = name or engine.format
+    if not name:
+        return None
+    format = format_of(name)
+    if engine.name not in format.engines:
+        usable = [other.name for other in formats().values() if engine.name in other.engines]
+        raise InputError(
+            f"{engine.name} has no figures for weights in {name}.",
+            [
+                f"--weights {', '.join(usable)}" if usable else "no --weights: they have the type of --precision",
+                f"--engine {format.engines[0]}",
+            ],
+        )
+    return format
 
 
 def parse_limits(text: str) -> Limits:
@@ -146,6 +171,7 @@ def _row(
     catalog: Catalog,
     recordings: _Recordings,
     engine: Engine,
+    format: Format | None,
     load: LoadShape,
     limits: Limits,
     *,
@@ -158,21 +184,24 @@ def _row(
         generation = recordings.of(device)
         capacity = device.cluster.capacity_bytes
         assert capacity is not None
+        weights = stored(generation, format)
         longest = round(load.lengths.input_tokens + load.lengths.output_tokens)
         policy = engine.policy(
             generation,
             capacity_bytes=capacity,
             outside_bytes=outside_bytes(device.cluster, parameters()),
             longest=longest,
+            weight_bytes=weights.bytes,
         )
-        step = EngineStep(generation, device.cluster, costs=engine.costs, most_tokens=policy.batched_tokens + policy.sequences)
+        most = policy.batched_tokens + policy.sequences
+        step = EngineStep(generation, device.cluster, costs=engine.costs, weights=weights, most_tokens=most)
         return row_of(
             name,
             Instance(step, policy, engine.spread),
             load,
             limits,
             rate_per_s=rate_per_s,
-            weight_bytes=generation.weight_bytes,
+            weight_bytes=weights.bytes,
             usd_per_hour=device.usd_per_hour,
         )
     except GpuwiseError as error:
@@ -206,4 +235,5 @@ def _assumed(engine: Engine, requested: ServingSettings, *, spread: float) -> tu
             iteration_ms=1e3 * costs.iteration_s,
             sequence_ms=1e3 * costs.sequence_s,
         ),
+        *((notes.kernels_one_by_one(microseconds=1e6 * costs.kernel_s),) if costs.kernel_s else ()),
     )

@@ -36,6 +36,21 @@ def engine_figures(*, engine: str, versions: str, iteration_ms: float, sequence_
     return f"{engine} {versions}: {iteration_ms:.3g} ms an iteration{each} beside its kernels; --engine changes it"
 
 
+@kind_of_note(flag="--engine")
+def kernels_one_by_one(*, microseconds: float) -> str:
+    """The engine runs each operation as a kernel of its own. microseconds: between two of them."""
+    return (
+        f"{microseconds:.2g} µs between kernels, as where a captured graph launches them; "
+        "hosts that launch each one take up to 15 µs"
+    )
+
+
+@kind_of_note(flag="--weights")
+def format_of_weights(*, format: str, quality: str) -> str:
+    """Weights are kept in a narrower format. quality: what that may cost."""
+    return f"weights in {format}; its cost in quality: {quality}"
+
+
 @kind_of_note(flag="--prefix-hits")
 def no_prefix_cache() -> str:
     """No prompt shares its beginning with another one."""

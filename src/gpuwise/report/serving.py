@@ -21,7 +21,7 @@ def serving_report(forecast: ServingForecast) -> Group:
     """A table with one row per kind of instance, cheapest first; then what is assumed."""
     served = [row for row in forecast.rows if row.replicas]
     parts: list[RenderableType] = [
-        Text(f"{forecast.job} in {forecast.precision} at {_rate(forecast.rate_per_s)}{_limits(forecast.limits)}", style="bold"),
+        Text(f"{forecast.job} in {forecast.weights} at {_rate(forecast.rate_per_s)}{_limits(forecast.limits)}", style="bold"),
         Text(""),
         _table(served),
     ]

@@ -28,6 +28,8 @@ class Engine:
         memory_share: share of the device's memory that the engine takes.
         costs: what it adds to an iteration.
         spread: low and high of measured over forecast times of iterations; 90 % of runs lie between.
+        precision: of activations and cache, by default.
+        format: of weights, by default; "" for that of the activations.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Engine:
     memory_share: float
     costs: EngineCosts
     spread: tuple[float, float]
+    precision: str = "bf16"
+    format: str = ""
 
     def policy(
         self,
@@ -48,6 +52,7 @@ class Engine:
         capacity_bytes: int,
         outside_bytes: int,
         longest: int,
+        weight_bytes: int | None = None,
         sequences: int | None = None,
         queue: int | None = None,
     ) -> BatchingPolicy:
@@ -57,6 +62,7 @@ class Engine:
             capacity_bytes: memory of the device.
             outside_bytes: memory that the driver and communicators take.
             longest: tokens of the longest request, of which one must fit.
+            weight_bytes: of the weights on the device; None (default) as recorded.
             sequences: most sequences at once; None (default) for the engine's own.
             queue: see BatchingPolicy.
 
@@ -65,10 +71,11 @@ class Engine:
         sequences = sequences or self.sequences
         beside = generation.activation_bytes_per_token * self.batched_tokens + GRAPHS_BYTES + outside_bytes
         beside += sequences * generation.vocabulary * LOGIT_BYTES
-        free = int(self.memory_share * capacity_bytes) - generation.weight_bytes - beside
+        weight_bytes = generation.weight_bytes if weight_bytes is None else weight_bytes
+        free = int(self.memory_share * capacity_bytes) - weight_bytes - beside
         needed = generation.cache_bytes(longest)
         if free < needed:
-            parts = {"weights": generation.weight_bytes, "activations and graphs": beside, "one request": needed}
+            parts = {"weights": weight_bytes, "activations and graphs": beside, "one request": needed}
             words = ", ".join(f"{size / 1e9:,.1f} GB for {name}" for name, size in parts.items())
             raise InputError(
                 f"{words} of {longest:,} tokens are more than {self.memory_share:.0%} of the device's "
@@ -106,7 +113,15 @@ def engines() -> dict[str, Engine]:
             block_tokens=row["block_tokens"],
             chunked=row["chunked"],
             memory_share=row["memory_share"],
-            costs=EngineCosts(iteration_s=row["iteration_us"] / 1e6, sequence_s=row["sequence_us"] / 1e6),
+            costs=EngineCosts(
+                iteration_s=row["iteration_us"] / 1e6,
+                sequence_s=row["sequence_us"] / 1e6,
+                kernel_s=row.get("kernel_us", 0.0) / 1e6,
+                int8_products=row.get("int8_products", 1.0),
+                other_products=row.get("other_products", 1.0),
+            ),
+            precision=row.get("precision", "bf16"),
+            format=row.get("format", ""),
             spread=(row["spread"][0], row["spread"][1]),
         )
         for name, row in table.items()

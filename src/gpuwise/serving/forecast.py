@@ -71,6 +71,8 @@ class ServingForecast(Printed):
     Attributes:
         job: name of the job.
         engine: name of the engine, with the versions its figures are of.
+        precision: of activations and cache.
+        weights: format of the weights, or their precision.
         rate_per_s: requests a second of all users.
         rows: one a device.
     """
@@ -78,6 +80,7 @@ class ServingForecast(Printed):
     job: str
     engine: str
     precision: str
+    weights: str
     rate_per_s: float
     lengths: dict[str, object]
     limits: Limits
@@ -96,6 +99,7 @@ class ServingForecast(Printed):
             "job": self.job,
             "engine": self.engine,
             "precision": self.precision,
+            "weights": self.weights,
             "rate_per_s": self.rate_per_s,
             "lengths": self.lengths,
             "limits": limits,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuwise.serving.weights import Weights
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.tables import COLUMNS, KINDS, Operations, OperationSequence
 from gpuwise.trace.trace import Trace
@@ -53,7 +54,7 @@ class Generation:
             "new_tokens", of one sequence.
         head: what is done once a sequence: a family over "micro_batch", the sequences.
         attention: the attention layers, equal ones together.
-        weight_bytes: bytes of parameters and buffers.
+        weights: parameters and buffers.
         cache_bytes_per_token: bytes that one token adds to the cache of its sequence, while no layer's window is full.
         cache_bytes_per_sequence: bytes of a sequence's state that do not grow with its tokens.
         activation_bytes_per_token: bytes that each new token of a pass takes beside weights and cache, at the peak.
@@ -63,11 +64,16 @@ class Generation:
     tokens: TraceFamily
     head: TraceFamily
     attention: tuple[AttentionLayers, ...]
-    weight_bytes: int
+    weights: tuple[Weights, ...]
     cache_bytes_per_token: int
     cache_bytes_per_sequence: int
     activation_bytes_per_token: int
     longest: int | None = None
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of parameters and buffers on this device, as recorded."""
+        return sum(each.bytes for each in self.weights)
 
     @property
     def vocabulary(self) -> int:

@@ -5,25 +5,30 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.cost.calibration import Calibration
 from gpuwise.cost.calibration import calibration as known_calibration
-from gpuwise.cost.kernels import kernel_times
 from gpuwise.cost.kernels.attention_decode import is_decode
+from gpuwise.cost.kernels.classes import groups
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES, Shapes
 from gpuwise.cost.kernels.times import class_times
 from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
+from gpuwise.cost.rates import QUANTIZED
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.hardware.types import Chip
+from gpuwise.serving.formats import StoredWeights, stored
 from gpuwise.serving.generation import AttentionLayers, Generation, fused
 from gpuwise.trace.parallel.recorded import split_communication
 from gpuwise.trace.trace import Trace
 
+MATRIX_VECTOR_TOKENS = 8  # up to so many tokens the products of llama.cpp are memory-bound kernels (MMVQ_MAX_BATCH_SIZE)
+_INT8_TENSOR_CAPABILITY = (7, 5)
 STEPS = 4  # points of a table between a number and its double: times of products rise in steps of tiles
 
 
@@ -34,10 +39,16 @@ class EngineCosts:
     Attributes:
         iteration_s: seconds of the host in each iteration in which the device waits: scheduling, sampling, detokenizing.
         sequence_s: seconds of the host that each sequence adds to that.
+        kernel_s: seconds between kernels, where every operation is a kernel of its own; 0 for engines that fuse.
+        int8_products, other_products: how long products of more than MATRIX_VECTOR_TOKENS tokens take over those of the kernel
+            figures, in int8 and in other types. 1 by default.
     """
 
     iteration_s: float = 0.0
     sequence_s: float = 0.0
+    kernel_s: float = 0.0
+    int8_products: float = 1.0
+    other_products: float = 1.0
 
 
 class EngineStep:
@@ -47,6 +58,7 @@ class EngineStep:
         generation: of the model, or of one of the devices that share its layers.
         cluster: the devices that run one instance of the model.
         costs: what the engine adds.
+        weights: how they are kept; None (default) as they were recorded.
         most_tokens: most new tokens of an iteration.
 
     The kernels run one after the other: those of each token by their number, the head by the sequences that get a token,
@@ -60,16 +72,18 @@ class EngineStep:
         cluster: Cluster,
         *,
         costs: EngineCosts = EngineCosts(),
+        weights: StoredWeights | None = None,
         most_tokens: int = 8192,
         parameters: Parameters | None = None,
         calibration: Calibration | None = None,
     ) -> None:
         self.generation, self.cluster, self.costs = generation, cluster, costs
+        self._weights = weights or stored(generation, None)
         self._parameters = parameters or shipped_parameters()
         self._calibration = calibration or known_calibration(cluster.chip)
         self._precision = generation.tokens.header.strategy.precision
-        self._tokens = _Table(self._tokens_s, most_tokens)
-        self._head = _Table(self._head_s, most_tokens)
+        self._most = most_tokens
+        self._tokens, self._head = _Table(self._tokens_s, most_tokens), _Table(self._head_s, most_tokens)
         self._decoding: dict[int, _Table] = {}
         self._reading: dict[int, _Table] = {}
 
@@ -77,6 +91,8 @@ class EngineStep:
         """The same kernels under another engine."""
         other = copy(self)
         other.costs = costs
+        if replace(costs, iteration_s=0.0, sequence_s=0.0) != replace(self.costs, iteration_s=0.0, sequence_s=0.0):
+            other._tokens, other._head = _Table(other._tokens_s, self._most), _Table(other._head_s, self._most)
         return other
 
     def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float:
@@ -90,17 +106,48 @@ class EngineStep:
             seconds += self._reading_s(new, past)
         return seconds
 
+    @property
+    def kernels(self) -> int:
+        """Kernels of an iteration of one token where every operation is one, attention left out."""
+        parts = (self.generation.tokens, self.generation.head)
+        return sum(len(part.at(micro_batch=1, new_tokens=1).sequence.operation) for part in parts)
+
     def _tokens_s(self, tokens: int) -> float:
-        return self._pass_s(self.generation.tokens.at(micro_batch=1, new_tokens=tokens))
+        trace = self.generation.tokens.at(micro_batch=1, new_tokens=tokens)
+        return self._pass_s(trace, self._weights.product_bytes, tokens)
 
     def _head_s(self, sequences: int) -> float:
-        return self._pass_s(self.generation.head.at(micro_batch=sequences, new_tokens=1))
+        trace = self.generation.head.at(micro_batch=sequences, new_tokens=1)
+        return self._pass_s(trace, self._weights.head_bytes, sequences, is_head=True)
 
-    def _pass_s(self, trace: Trace) -> float:
-        """Seconds of the kernels and collectives of a trace, one after the other."""
+    def _pass_s(self, trace: Trace, weight_bytes: float, tokens: int, *, is_head: bool = False) -> float:
+        """Seconds of the kernels and collectives of a trace, one after the other.
+
+        Arguments:
+            weight_bytes: of an element of the matrices in it.
+            tokens: rows that are multiplied with them.
+            is_head: whether it is that of the head, which computes in the recorded type.
+        """
         kernels, communication = split_communication(fused(trace))
-        times = kernel_times(kernels, self.cluster.chip, self._parameters, self._calibration)
-        seconds = float(times.device_s @ kernels.counts())
+        counts, seconds = kernels.counts(), self.costs.kernel_s * len(trace.sequence.operation)
+        for group in groups(kernels):
+            shapes, dtype, slowdown = group.shapes, group.dtype, 1.0
+            if group.kernel_class.startswith("gemm"):
+                shapes = shapes.with_weights(weight_bytes)
+                if not is_head and (arithmetic := self._arithmetic(tokens)):
+                    shapes, dtype = shapes.computed_in(arithmetic), arithmetic
+                if tokens > MATRIX_VECTOR_TOKENS:
+                    slowdown = self.costs.int8_products if dtype == "int8" else self.costs.other_products
+            times = class_times(
+                group.kernel_class,
+                dtype,
+                shapes,
+                self.cluster.chip,
+                precision=self._precision,
+                parameters=self._parameters,
+                calibration=self._calibration,
+            )
+            seconds += slowdown * float(times.device_s @ counts[group.rows])
         for each in communication.collectives:
             if each.calls:
                 call = collective_time(
@@ -112,6 +159,12 @@ class EngineStep:
                 )
                 seconds += each.calls * call.seconds
         return seconds
+
+    def _arithmetic(self, tokens: int) -> str:
+        """The type that products of so many tokens compute in; "" for the recorded one, also where the device lacks units."""
+        reading = self._weights.reading_arithmetic if tokens > MATRIX_VECTOR_TOKENS else ""
+        narrow = reading or self._weights.arithmetic
+        return narrow if narrow and multiplies(self.cluster.chip, narrow) else ""
 
     def _decoding_s(self, sequences: int, past: float) -> float:
         """Attention of sequences with one new token and `past` tokens each. Between two numbers of sequences of a table it is
@@ -177,6 +230,13 @@ def attention_shapes(layers: AttentionLayers, *, sequences: int, new: int, past:
         causal=one(float(new > 1)),
         element_bytes=one(ELEMENT_BYTES.get(layers.dtype, 2.0)),
     )
+
+
+def multiplies(chip: Chip, dtype: str) -> bool:
+    """Whether the chip has units for matrices of this narrow type; NVIDIA's before Turing multiply int8 as vectors alone."""
+    name = QUANTIZED[dtype]
+    old = chip.compute_capability is not None and chip.compute_capability < _INT8_TENSOR_CAPABILITY
+    return bool(chip.peak_flops_per_s.get(name)) and not (name == "int8" and old)
 
 
 class _Table:

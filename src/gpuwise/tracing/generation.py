@@ -16,6 +16,7 @@ from gpuwise.job import Job
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.parts import attention_layers, part_of, split
+from gpuwise.serving.weights import Weights, all_blocks
 from gpuwise.strategy import Strategy
 from gpuwise.strategy.mesh import Mesh
 from gpuwise.trace import Axis, Trace, build_family
@@ -28,6 +29,7 @@ from gpuwise.tracing.environment import DEVICES, environment
 from gpuwise.tracing.few_blocks import few_blocks
 from gpuwise.tracing.recorder import Recorder
 from gpuwise.tracing.refusals import explained
+from gpuwise.tracing.weights import weights_of
 from gpuwise.tracing.world import fake_world
 
 SEQUENCES = Axis("micro_batch", start=2, step=1, degree=1)
@@ -86,7 +88,7 @@ def record_generation(
         tokens=part_of(family, per_token),
         head=part_of(family, per_sequence),
         attention=layers,
-        weight_bytes=recorded.weight_bytes,
+        weights=recorded.weights,
         cache_bytes_per_token=_growth(cache_bytes),
         cache_bytes_per_sequence=_constant(cache_bytes),
         activation_bytes_per_token=_activation(*(traces[SEQUENCES.start, new, 0] for new in NEW_TOKENS.points[:2])),
@@ -101,12 +103,12 @@ class _Recorded:
     Attributes:
         traces: by sequences, new tokens, and tokens in the cache of each sequence.
         cache_bytes: bytes of the cache by sequences and tokens of each.
-        weight_bytes: bytes of parameters and buffers.
+        weights: parameters and buffers.
     """
 
     traces: dict[Point, Trace]
     cache_bytes: dict[tuple[int, int], int]
-    weight_bytes: int
+    weights: tuple[Weights, ...]
 
 
 def _repeated(job: Job, strategy: Strategy, target: str, points: Sequence[Point]) -> _Recorded | None:
@@ -129,7 +131,7 @@ def _repeated(job: Job, strategy: Strategy, target: str, points: Sequence[Point]
     return _Recorded(
         traces,
         {key: size + more * (long.cache_bytes[key] - size) for key, size in short.cache_bytes.items()},
-        short.weight_bytes + more * (long.weight_bytes - short.weight_bytes),
+        all_blocks(short.weights, long.weights, more=more),
     )
 
 
@@ -163,8 +165,8 @@ def _recorded(job: Job, strategy: Strategy, target: str, points: Iterable[Point]
                     traces[sequences, new, past] = replace(trace, header=replace(trace.header, sizes=sizes))
         except Exception as error:  # the user's model may raise anything
             raise explained(error, job.name) from error
-        weight_bytes = _bytes_of([*program.model.parameters(), *program.model.buffers()])
-    return _Recorded(traces, cache_bytes, weight_bytes)
+        weights = weights_of(program.model)
+    return _Recorded(traces, cache_bytes, weights)
 
 
 def _read(program: Program, tokens: Tensor, cache: object) -> tuple[Tensor, object]:

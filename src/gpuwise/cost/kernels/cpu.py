@@ -41,7 +41,7 @@ def contraction(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     their bytes and all others over the last-level cache.
     """
     groups, m, n, k = (np.maximum(x, 1.0) for x in (shapes.batch, shapes.m, shapes.n, shapes.k))
-    weights = np.minimum(groups * n * k * shapes.element_bytes, shapes.bytes_read)
+    weights = np.minimum(shapes.second_operand_bytes, shapes.bytes_read)
     others = shapes.moved_bytes - weights
     return KernelTerms(
         {

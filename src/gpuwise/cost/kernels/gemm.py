@@ -36,7 +36,7 @@ def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     fixed = {f"{a}x{b}": _waves_of(shapes, units, a, b) for a, b in FIXED_TILES}
     full_tile_s = k * 2 * FULL_TILE * units / hardware.peak_flops_per_s
     even = np.maximum(shapes.batch * shapes.m * shapes.n / FULL_TILE / units, 1e-6)
-    weights = shapes.batch * shapes.n * k * shapes.element_bytes
+    weights = shapes.second_operand_bytes
     others = np.maximum(shapes.moved_bytes - weights, 0.0)
     hot = np.minimum(others, CACHE_SHARE * hardware.cache_bytes)
     moved = weights + others - (1 - CACHED_COST) * hot

@@ -5,7 +5,7 @@ They are arrays with one entry an operation, so the same code prices a step and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from gpuwise.trace.tables import Operations
 class Shapes:
     """Numbers of operations of one class (columns of gpuwise.trace.tables.COLUMNS), as floats. All of shape (operations,).
 
-    element_bytes: of the type computed in. images: samples of a micro-batch, 1 where unknown: a convolution's m over it is
-    the area of one image.
+    element_bytes: of the type computed in. weight_bytes: of an element of the second operand, where it is kept in narrower
+    numbers than products compute in; 0 where it is not. images: samples of a micro-batch, 1 where unknown: a convolution's m
+    over it is the area of one image.
     """
 
     flops: np.ndarray
@@ -31,6 +32,26 @@ class Shapes:
     causal: np.ndarray
     element_bytes: np.ndarray
     images: np.ndarray | float = 1.0
+    weight_bytes: np.ndarray | float = 0.0
+
+    @property
+    def second_operand_bytes(self) -> np.ndarray:
+        """Bytes of the second operand of products: the weights, where there are any."""
+        each = np.where(np.asarray(self.weight_bytes) > 0, self.weight_bytes, self.element_bytes)
+        return np.asarray(self.batch * self.n * self.k * each)
+
+    def with_weights(self, weight_bytes: float) -> Shapes:
+        """The same products with a second operand of narrower numbers."""
+        saved = self.batch * self.n * self.k * np.maximum(self.element_bytes - weight_bytes, 0.0)
+        return replace(
+            self, bytes_read=np.maximum(self.bytes_read - saved, 0.0), weight_bytes=np.full(self.m.shape, weight_bytes)
+        )
+
+    def computed_in(self, dtype: str) -> Shapes:
+        """The same products with a first operand of another type."""
+        element_bytes = np.full(self.m.shape, ELEMENT_BYTES[dtype])
+        saved = self.batch * self.m * self.k * (self.element_bytes - element_bytes)
+        return replace(self, bytes_read=np.maximum(self.bytes_read - saved, 0.0), element_bytes=element_bytes)
 
     @property
     def moved_bytes(self) -> np.ndarray:
@@ -46,7 +67,8 @@ class Shapes:
 
     def take(self, rows: np.ndarray) -> Shapes:
         """Those of the chosen rows."""
-        return Shapes(*(np.asarray(column)[rows] for column in vars(self).values()))
+        columns = (column if np.ndim(column) == 0 else np.asarray(column)[rows] for column in vars(self).values())
+        return Shapes(*columns)
 
 
 ELEMENT_BYTES = {

@@ -1,0 +1,143 @@
+"""Formats: in which numbers an engine keeps the weights of a model, their bytes, and what products then compute in."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import ceil
+
+from gpuwise.errors import unknown_name
+from gpuwise.serving import ggml
+from gpuwise.serving.generation import Generation
+from gpuwise.serving.weights import HEAD, PRODUCT, Weights
+
+GGUF = "gguf-"  # prefix of the mixes of GGUF files: gguf-q4_k_m
+_PER_ROW = -1  # a scale for each row
+
+
+@dataclass(frozen=True)
+class Format:
+    """A number format of weights.
+
+    Attributes:
+        name: name on the command line.
+        arithmetic: type that products compute in; "" for the type of the activations.
+        quality: what the format may cost, in words.
+        engines: names of the engines that read it.
+        source: where its figures come from.
+        bits, group, scale_bits: see data/formats.toml; 0 for a mix of GGUF.
+        mix: of GGUF; "" for others.
+        reading_arithmetic: type that products of many tokens compute in, where the device multiplies it; "" for arithmetic.
+    """
+
+    name: str
+    arithmetic: str
+    quality: str
+    engines: tuple[str, ...]
+    source: str
+    bits: float = 0.0
+    group: int = 0
+    scale_bits: float = 0.0
+    mix: str = ""
+    reading_arithmetic: str = ""
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """The weights of a model in a format.
+
+    Attributes:
+        bytes: of all of them.
+        product_bytes, head_bytes: bytes of an element of the matrices that tokens are multiplied with, and of the head.
+        arithmetic, reading_arithmetic: see Format; the head computes in the type of the activations.
+    """
+
+    bytes: int
+    product_bytes: float
+    head_bytes: float
+    arithmetic: str = ""
+    reading_arithmetic: str = ""
+
+
+def stored(generation: Generation, format: Format | None) -> StoredWeights:
+    """The weights of a recorded model in a format; None: as recorded."""
+    sizes = [(each, _bytes(each, format, generation)) for each in generation.weights]
+    heads = [(each, size) for each, size in sizes if each.role == HEAD or each.tied]
+    products = [(each, size) for each, size in sizes if each.role == PRODUCT]
+    return StoredWeights(
+        bytes=sum(size for _, size in sizes),
+        product_bytes=_mean(products),
+        head_bytes=_mean(heads or products),
+        arithmetic=format.arithmetic if format else "",
+        reading_arithmetic=format.reading_arithmetic if format else "",
+    )
+
+
+def _mean(sizes: Sequence[tuple[Weights, int]]) -> float:
+    """Bytes of an element."""
+    elements = sum(each.count * each.elements for each, _ in sizes)
+    return sum(size for _, size in sizes) / elements if elements else 0.0
+
+
+def _bytes(weights: Weights, format: Format | None, generation: Generation) -> int:
+    if format is None:
+        return weights.bytes
+    if format.mix:
+        return _gguf_bytes(weights, format.mix, generation)
+    if weights.role != PRODUCT:
+        return weights.bytes
+    columns = weights.shape[-1]
+    rows = weights.elements // columns
+    scales = {0: 1.0, _PER_ROW: float(rows)}.get(format.group, 0.0) or _scales(rows, columns, format.group)
+    return weights.count * ceil((weights.elements * format.bits + scales * format.scale_bits) / 8)
+
+
+def _scales(rows: int, columns: int, group: int) -> float:
+    """Groups along the columns, the last one of each row maybe not full; blocks of 128 by 128 are groups of their area."""
+    return float(rows * columns / group) if group > columns else float(rows * ceil(columns / group))
+
+
+def _gguf_bytes(weights: Weights, mix: str, generation: Generation) -> int:
+    attention = generation.attention
+    layers = sum(each.layers for each in attention)
+    keys = [each.key_bytes / (2 * each.head_size * 2) for each in attention]  # heads of keys, in 16 bits
+    grouped = round(attention[0].heads / keys[0]) if attention and keys[0] else 1
+    experts = max((each.count // layers for each in generation.weights if ".experts." in each.name), default=0)
+    types = ggml.types_of(weights, mix, layers=max(layers, 1), experts=experts, grouped=grouped)
+    return sum(count * ggml.tensor_bytes(kind, weights.elements) for kind, count in types.items())
+
+
+@cache
+def formats() -> dict[str, Format]:
+    """The formats by name."""
+    table = tomllib.loads(files("gpuwise.serving").joinpath("data", "formats.toml").read_text(encoding="utf-8"))
+    named = {
+        name: Format(
+            name=name,
+            arithmetic=row["arithmetic"],
+            quality=row["quality"],
+            engines=tuple(row["engines"]),
+            source=row["source"],
+            bits=float(row["bits"]),
+            group=row["group"],
+            scale_bits=float(row["scale_bits"]),
+        )
+        for name, row in table["format"].items()
+    }
+    for mix in ggml.MIXES:
+        quality = next(words for prefix, words in table["gguf_quality"].items() if mix.startswith(prefix))
+        reading = "" if mix in ggml.WIDE else "int8"  # llama.cpp rounds activations to 8 bits, too (ggml-cuda/mmq.cu)
+        named[GGUF + mix] = Format(
+            GGUF + mix, "", quality, ("llama.cpp",), "llama.cpp, src/llama-quant.cpp", mix=mix, reading_arithmetic=reading
+        )
+    return named
+
+
+def format_of(name: str) -> Format:
+    """The format of that name; UnknownNameError where there is none."""
+    if name not in formats():
+        raise unknown_name("format of weights", name, list(formats()), listing="docs/serving.md")
+    return formats()[name]

@@ -1,0 +1,56 @@
+"""weights_of: a model's parameters and buffers by what they do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from gpuwise.serving.weights import EMBEDDING, HEAD, OTHER, PRODUCT, Weights
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+# Routers are small products that engines keep wide; their modules' names.
+_ROUTERS = ("router", "gate")
+
+
+def weights_of(model: nn.Module) -> tuple[Weights, ...]:
+    """The weights of a model, those of equal blocks and experts together, each parameter once.
+
+    A matrix is the head where it has as many rows as the embedding and stands outside of the blocks. Of parameters that
+    devices share, this device's part counts.
+    """
+    tensors: dict[int, tuple[str, Tensor, list[str]]] = {}
+    modules = dict(model.named_modules())
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    for path, tensor in named:
+        tensors.setdefault(id(tensor), (path, tensor, []))[2].append(path)
+    embeddings = {
+        id(tensor)
+        for _, tensor, paths in tensors.values()
+        if tensor.dim() == 2 and any(isinstance(modules[path.rpartition(".")[0]], nn.Embedding) for path in paths)
+    }
+    words = max((tensors[each][1].shape[0] for each in embeddings), default=0)
+    counts: Counter[tuple[str, tuple[int, ...], int, str, bool]] = Counter()
+    for each, (path, tensor, paths) in tensors.items():
+        role = _role(path, tensor, embedding=each in embeddings, words=words)
+        tied = role == EMBEDDING and len(paths) > 1
+        counts[_NUMBER.sub("*", path), _local_shape(tensor), tensor.element_size(), role, tied] += 1
+    return tuple(
+        Weights(name, shape, count, element_bytes, role, tied)
+        for (name, shape, element_bytes, role, tied), count in counts.items()
+    )
+
+
+def _role(path: str, tensor: Tensor, *, embedding: bool, words: int) -> str:
+    if embedding:
+        return EMBEDDING
+    parts = path.split(".")
+    if tensor.dim() < 2 or (len(parts) > 1 and parts[-1] == "weight" and parts[-2] in _ROUTERS and tensor.shape[0] < 1024):
+        return OTHER
+    return HEAD if tensor.shape[0] == words and not _NUMBER.search(path) else PRODUCT
+
+
+def _local_shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.to_local().shape if isinstance(tensor, DTensor) else tensor.shape)

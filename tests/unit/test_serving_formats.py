@@ -1,0 +1,157 @@
+"""Formats of weights: bytes against published files and real quantizers, and what iterations then take."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuwise.api.devices import device_of
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.hardware import load_catalog
+from gpuwise.job.hf import hf_job
+from gpuwise.serving.engines import engines
+from gpuwise.serving.formats import format_of, formats, stored
+from gpuwise.serving.generation import Generation
+from gpuwise.serving.step_time import EngineCosts, EngineStep
+from gpuwise.serving.weights import PRODUCT, Weights
+from gpuwise.tracing.generation import record_generation
+
+pytest.importorskip("transformers")
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128_256,
+    "max_position_embeddings": 8192,
+}
+LLAMA_2 = {**LLAMA, "vocab_size": 32_000, "num_key_value_heads": 32, "intermediate_size": 11_008}
+SMALL = {
+    **LLAMA,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "vocab_size": 512,
+}
+# Bytes of the tensors in published files, as llama-bench prints them (lhl/strix-halo-testing, Apache-2.0).
+FILES = [
+    (LLAMA_2, "gguf-q4_0", 3_825_065_984),
+    (LLAMA_2, "gguf-q4_k_m", 4_080_263_168),
+    (LLAMA, "gguf-q4_k_m", 4_912_898_304),
+]
+
+
+def generation(config: dict[str, object], folder: Path) -> Generation:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return record_generation(hf_job(str(folder), seq_len=128), longest=8192)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Generation:
+    return generation(SMALL, tmp_path_factory.mktemp("small"))
+
+
+@pytest.mark.parametrize(("config", "name", "published"), FILES)
+def test_bytes_of_gguf_files_are_those_published(config: dict[str, object], name: str, published: int, tmp_path: Path):
+    assert stored(generation(config, tmp_path), format_of(name)).bytes == pytest.approx(published, rel=1e-6)
+
+
+def test_tied_heads_are_wider_than_other_products(tmp_path: Path):
+    weights = stored(generation({**SMALL, "tie_word_embeddings": True}, tmp_path), format_of("gguf-q4_0"))
+    assert (weights.head_bytes, weights.product_bytes) == (210 / 256, 18 / 32)
+
+
+def test_bytes_of_nf4_are_those_that_bitsandbytes_allocates(small: Generation):
+    functional = pytest.importorskip("bitsandbytes.functional")
+    import torch
+
+    weights = Weights("layers.*.up.weight", (1024, 512), 1, 2, PRODUCT)
+    packed, state = functional.quantize_4bit(torch.randn(1024, 512), quant_type="nf4", compress_statistics=True)
+    real = (
+        packed.nbytes + state.absmax.nbytes + state.state2.absmax.nbytes
+    )  # without two code books a tensor, which are constants
+    assert stored(replace(small, weights=(weights,)), format_of("nf4")).bytes == pytest.approx(real, rel=1e-3)
+
+
+def test_scales_count():
+    weights = Weights("layers.*.up.weight", (256, 200), 3, 2, PRODUCT)
+    alone = replace(_nothing(), weights=(weights,))
+    elements = 256 * 200
+    assert stored(alone, format_of("fp8")).bytes == 3 * elements
+    assert stored(alone, format_of("int8")).bytes == 3 * (elements + 2 * 256)  # a scale of 16 bits a row
+    assert stored(alone, format_of("int4")).bytes == 3 * (
+        elements // 2 + 256 * 2 * 20 // 8
+    )  # two groups a row, the last one not full
+    assert stored(alone, format_of("mxfp4")).bytes == 3 * (elements // 2 + 256 * 7)
+    assert stored(alone, None).bytes == 3 * elements * 2
+
+
+def _nothing() -> Generation:
+    return Generation(None, None, (), (), 0, 0, 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [name for name in formats() if name != "gguf-f16"])
+def test_fewer_bytes_than_16_bits(name: str, small: Generation):
+    assert stored(small, format_of(name)).bytes < small.weight_bytes
+
+
+@pytest.mark.parametrize("device", ["rtx-4090", "a100-80gb-sxm", "apple-m4-max"])
+def test_a_token_takes_no_longer_with_narrower_weights(device: str, tmp_path: Path):
+    in_half = generation_in_half(tmp_path)
+    cluster = device_of(device, load_catalog()).cluster
+    token_s = [
+        EngineStep(in_half, cluster, weights=stored(in_half, format_of(name) if name else None))([], 1, 100)
+        for name in (None, "gguf-q8_0", "gguf-q6_k", "gguf-q5_0", "gguf-q4_0")
+    ]
+    assert token_s == sorted(token_s, reverse=True)
+
+
+def generation_in_half(folder: Path) -> Generation:
+    (folder / "config.json").write_text(json.dumps(SMALL))
+    return record_generation(hf_job(str(folder), seq_len=128), precision="fp16", longest=8192)
+
+
+def test_low_bit_arithmetic_is_used_where_the_device_has_it(tmp_path: Path):
+    wide = generation({**LLAMA, "num_hidden_layers": 2}, tmp_path)
+
+    def reading_s(device: str, name: str | None) -> float:
+        cluster = device_of(device, load_catalog()).cluster
+        weights = stored(wide, format_of(name) if name else None)
+        return EngineStep(wide, cluster, weights=weights)([(8192, 0)], 0, 0)
+
+    assert reading_s("h100-80gb-sxm", "fp8") < 0.9 * reading_s("h100-80gb-sxm", None)
+    assert reading_s("a100-80gb-sxm", "fp8") > 0.9 * reading_s("a100-80gb-sxm", None)  # weights only: products in 16 bits
+
+
+def test_kernels_run_one_by_one_take_longer(small: Generation):
+    cluster = device_of("rtx-4090", load_catalog()).cluster
+    fused, single = (EngineStep(small, cluster, costs=EngineCosts(kernel_s=s))([], 1, 100) for s in (0.0, 1e-6))
+    operations = sum(len(part.at(micro_batch=1, new_tokens=1).sequence.operation) for part in (small.tokens, small.head))
+    assert single - fused == pytest.approx(1e-6 * operations)
+
+
+def test_every_format_has_an_engine_and_words_on_quality():
+    for format in formats().values():
+        assert format.quality
+        assert set(format.engines) <= set(engines())
+
+
+def test_a_format_that_no_engine_reads_is_named_with_the_nearest():
+    with pytest.raises(UnknownNameError, match="int3"):
+        format_of("int3")
+
+
+def test_an_engine_that_lacks_a_format_says_which_it_has(tmp_path: Path):
+    from gpuwise import serve_plan
+
+    with pytest.raises(InputError, match="vllm has no figures for weights in gguf-q4_0"):
+        serve_plan("llama3-8b", on="h100-80gb-sxm", rate="1/s", weights="gguf-q4_0")
