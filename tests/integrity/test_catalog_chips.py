@@ -25,6 +25,7 @@ ADDED = {
     "i9-10940x",
     "i7-12700h",
 }
+AT_HOME = 187  # boards, laptops, Macs and CPUs that people run models on at home
 
 # fp16 multiply-adds a clock and multiprocessor, fp32 accumulate: NVIDIA's architecture whitepapers by compute
 # capability; AMD's and Intel's by architecture. GeForce runs at half of the first (whitepapers of Turing and later).
@@ -39,6 +40,7 @@ FMAS = {
     (10, 0): 4096,
     (10, 3): 4096,
     (12, 0): 512,
+    (12, 1): 512,
     (6, 0): 128,
 }
 FMAS_BY_ARCHITECTURE = {
@@ -48,8 +50,15 @@ FMAS_BY_ARCHITECTURE = {
     "CDNA 2.0": 512,
     "CDNA 3.0": 1024,
     "CDNA 4.0": 2048,
+    "RDNA 1.0": 128,
+    "RDNA 2.0": 128,
     "RDNA 3.0": 256,
+    "RDNA 3.5": 256,
+    "RDNA 4.0": 512,
     "Generation 12.5": 2048,
+    "Xe-HPG": 1024,
+    "Xe2-HPG": 1024,
+    "Xe2-LPG": 1024,
 }
 
 
@@ -69,7 +78,7 @@ def sheet_and_derived(chip):
 
 def test_counts():
     assert {chip.id for chip in CHIPS} >= ADDED
-    assert len(CHIPS) == 140 + len(ADDED)
+    assert len(CHIPS) == 140 + len(ADDED) + AT_HOME
     assert len(CATALOG.links) == 54
 
 

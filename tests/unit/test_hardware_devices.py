@@ -27,6 +27,21 @@ CATALOG = Catalog()
         ("gh200", "gh200-96gb"),
         ("tpu-v5e", "tpu-v5e"),
         ("L40S", "l40s"),
+        ("4080", "rtx-4080"),  # and no SUPER, no laptop
+        ("RTX 3060", "rtx-3060-12gb"),
+        ("geforce rtx 4070 ti", "rtx-4070-ti"),
+        ("NVIDIA GeForce RTX 3060 Laptop GPU", "rtx-3060-laptop"),
+        ("NVIDIA RTX 2000 Ada Generation", "rtx-2000-ada"),
+        ("AMD Radeon RX 6800", "rx-6800"),
+        ("7900-xt", "rx-7900-xt"),
+        ("m1-max", "apple-m1-max"),
+        ("Apple M1 Max 8P+2E+24GPU", "apple-m1-max-24-core"),
+        ("Apple M1 Max 8P+2E+32GPU", "apple-m1-max"),
+        ("Apple M4 4P+6E+10GPU", "apple-m4"),
+        ("dgx-spark", "gb10"),
+        ("strix-halo", "radeon-8060s"),
+        ("ryzen-ai-max+-395", "radeon-8060s"),
+        ("Ryzen 9 5950X", "ryzen-5950x"),
     ],
 )
 def test_shorter_forms(text, chip_id):
@@ -38,6 +53,8 @@ def test_shorter_forms(text, chip_id):
     [
         ("a100-sxm", ["ambiguous", "a100-40gb-sxm, a100-80gb-sxm"]),
         ("h100", ["ambiguous", "h100-80gb-pcie"]),
+        ("4060-ti", ["ambiguous", "rtx-4060-ti-8gb"]),
+        ("rtx-6000", ["ambiguous", "rtx-6000-ada"]),
         ("rtx-4099", ["rtx-4090"]),
         ("cpu-rtx-4090", ["unknown chip"]),
         ("zzz", ["gpuwise chips"]),
@@ -226,6 +243,20 @@ def test_bad_filters(text, told):
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "rtx-pro-6000-blackwell-server"),
         ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 97887, "rtx-pro-6000-blackwell-max-q"),
         ("NVIDIA GeForce RTX 3080", 12288, None),
+        ("NVIDIA GeForce RTX 4060 Ti", 8188, "rtx-4060-ti-8gb"),
+        ("NVIDIA GeForce RTX 4060 Ti", 16380, "rtx-4060-ti-16gb"),
+        ("NVIDIA GeForce RTX 4060 Laptop GPU", 8188, "rtx-4060-laptop"),
+        ("NVIDIA GeForce RTX 3050 Laptop GPU", 4096, None),  # not the board of that name
+        ("NVIDIA GeForce RTX 5080 Laptop GPU", 16303, None),
+        ("NVIDIA GeForce GTX 1070 with Max-Q Design", 8192, "gtx-1070-max-q"),
+        ("NVIDIA GeForce GTX 1080 with Max-Q Design", 8192, None),
+        ("NVIDIA GeForce RTX 4080 SUPER", 16376, "rtx-4080-super"),
+        ("NVIDIA GeForce RTX 4090 D", 24564, "rtx-4090-d"),
+        ("NVIDIA RTX A2000 12GB", 12282, "rtx-a2000-12gb"),
+        ("NVIDIA RTX A2000 8GB Laptop GPU", 8192, "rtx-a2000-laptop-8gb"),
+        ("NVIDIA RTX 4000 SFF Ada Generation", 20475, "rtx-4000-sff-ada"),
+        ("NVIDIA RTX 5880 Ada Generation", 49140, "rtx-5880-ada"),
+        ("NVIDIA GB10", 124546, "gb10"),
         ("Some Card", 8192, None),
     ],
 )
@@ -245,7 +276,14 @@ def test_names_of_nvidia_smi(name, mib, chip_id):
         ("Tesla K80", "NVIDIA", 11.17, "k80-die"),
         ("NVIDIA A16", "NVIDIA", 14.9, "a16-gpu"),
         ("Apple M2 Max", "Apple", 32, "apple-m2-max"),
-        ("Apple M2 Pro", "Apple", 16, None),  # not Apple M2
+        ("Apple M2 Pro", "Apple", 16, "apple-m2-pro"),  # not Apple M2
+        ("Apple M9 Pro", "Apple", 16, None),
+        ("AMD Radeon RX 7900 XT", "AMD", 19.98, "rx-7900-xt"),
+        ("AMD Radeon RX 6800", "AMD", 15.98, "rx-6800"),
+        ("AMD Radeon RX 6800 XT", "AMD", 15.98, "rx-6800-xt"),
+        ("Radeon 8060S Graphics", "AMD", 96, "radeon-8060s"),  # memory is the machine's
+        ("Intel(R) Arc(TM) A770 Graphics", "Intel", 15.5, "arc-a770-16gb"),
+        ("Intel(R) Arc(TM) 140V GPU (16GB)", "Intel", 16, "arc-140v"),
         ("NVIDIA L4", "AMD", 23, None),
     ],
 )
@@ -329,6 +367,40 @@ def test_local_cpu_that_is_in_the_catalog_is_scaled_to_its_cores():
     assert not chip.source_of("fp32").verified
     full = Cpu(cpu.name, "Intel", 40, 80, 3e9, ("avx2", "avx512"))
     assert local_cpu_chip(full, CATALOG) is whole
+
+
+@pytest.mark.parametrize(
+    ("name", "vendor", "chip_id"),
+    [
+        ("AMD Ryzen 9 5950X 16-Core Processor", "AMD", "ryzen-5950x"),
+        ("AMD Ryzen 7 5800X3D 8-Core Processor", "AMD", "ryzen-5800x3d"),
+        ("AMD Ryzen AI 9 HX 370 w/ Radeon 890M", "AMD", "ryzen-ai-9-hx-370"),
+        ("AMD Ryzen Threadripper PRO 3955WX 16-Cores", "AMD", "threadripper-pro-3955wx"),
+        ("Intel(R) Xeon(R) CPU E5-2697 v2 @ 2.70GHz", "Intel", "xeon-e5-2697-v2"),
+        ("Intel(R) Xeon(R) CPU E5-2697 v3 @ 2.60GHz", "Intel", None),
+        ("Intel(R) Core(TM) i7-8700K CPU @ 3.70GHz", "Intel", "i7-8700k"),
+        ("11th Gen Intel(R) Core(TM) i5-1135G7 @ 2.40GHz", "Intel", "i5-1135g7"),
+        ("Intel(R) Core(TM) Ultra 9 185H", "Intel", "core-ultra-9-185h"),
+    ],
+)
+def test_names_of_processors(name, vendor, chip_id):
+    result = match.match_cpu(Cpu(name, vendor, 8, 16), CATALOG.chips)
+    assert (result and result.id) == chip_id
+
+
+def test_a_gpu_in_a_processor_has_this_machines_memory():
+    chip = match.chip_of_gpu(Gpu("Radeon 8060S Graphics", 64 * 2**30, "AMD", multiprocessors=20), CATALOG.chips)
+    assert (chip.memory_bytes, chip.name) == (64 * 2**30, "Radeon 8060S Graphics")
+    assert chip.peak_flops_per_s == CATALOG.chips["radeon-8060s"].peak_flops_per_s
+    assert match.chip_of_gpu(Gpu("NVIDIA GB10", 124546 * 2**20), CATALOG.chips).id == "gb10"
+
+
+@pytest.mark.parametrize(("cores", "base"), [(30, "apple-m3-max-30-core"), (40, "apple-m3-max"), (20, "apple-m3-max")])
+def test_a_macs_gpu_is_the_one_with_its_cores(cores, base):
+    chip = match.chip_of_gpu(Gpu("Apple M3 Max", 48 * 2**30, "Apple", multiprocessors=cores), CATALOG.chips)
+    assert (chip.sm_count, chip.memory_bytes) == (cores, 48 * 2**30)
+    assert chip.memory_bandwidth_bytes_per_s == CATALOG.chips[base].memory_bandwidth_bytes_per_s
+    assert chip.peak_flops_per_s["fp32"] == pytest.approx(14.2e12 * cores / 40, rel=0.01)
 
 
 def test_estimate_of_an_unknown_cpu_says_how_it_was_made():

@@ -67,7 +67,7 @@ def half_rate_gain(chip: Chip, units: Units, parameters: Parameters) -> float:
         or units.rate not in ("tensor", "tf32")
     ):
         return 1.0
-    if not (fp16 and chip.sm_count and chip.boost_clock_hz):
+    if not (fp16 and chip.tensor_cores and chip.sm_count and chip.boost_clock_hz):
         return 1.0
     a_clock = fp16 / (chip.sm_count * chip.boost_clock_hz)
     return parameters.half_rate_gain if a_clock < _HALF_RATE_OPERATIONS else 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gpuwise.errors import InputError, UnknownNameError, unknown_name
 from gpuwise.hardware.types import Chip
@@ -11,6 +11,8 @@ from gpuwise.hardware.types import Chip
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _COUNT = re.compile(r"(\d{1,6})(?:x(\d{1,6}))?", re.ASCII)
 _NOT_NAMING = {"nvidia", "amd", "intel", "apple", "google", "aws", "geforce", "tesla", "gpu"}
+_SERIES = _NOT_NAMING | {"rtx", "gtx", "rx", "radeon", "arc", "ryzen", "core"}  # people leave these out: "4080"
+_CORES_OF_APPLE = re.compile(r"\d+p\+\d+e\+(\d+)gpu")  # llamafile writes a Mac's GPU as "Apple M1 Max 8P+2E+24GPU"
 
 
 def valid_id(text: str) -> bool:
@@ -26,9 +28,10 @@ def find_chip(text: str, chips: Mapping[str, Chip]) -> Chip:
     """The chip a text names: its id, or a form whose words occur in one id only.
 
     Words match whole first ("a100-80gb-sxm" from "sxm-a100-80gb"), then as beginnings ("xeon-8480"), then against the
-    full name. A leading "cpu-" is accepted. Raises UnknownNameError, with the candidates when ambiguous.
+    full name. Of several chips the one whose id has no other naming words is meant: "4080" is no rtx-4080-super.
+    A leading "cpu-" is accepted. Raises UnknownNameError, with the candidates when ambiguous.
     """
-    name = text.strip().lower()
+    name = _CORES_OF_APPLE.sub(r"\1-core", text.strip().lower())
     if name in chips:
         return chips[name]
     parts = words(name)
@@ -41,11 +44,17 @@ def find_chip(text: str, chips: Mapping[str, Chip]) -> Chip:
     parts = [word for word in parts if word not in _NOT_NAMING] or parts
     for match in (_whole, _beginning, _in_name):
         ids = [id_ for id_, chip in pool.items() if parts and all(match(word, chip) for word in parts)]
-        if len(ids) == 1:
-            return pool[ids[0]]
+        exact = [id_ for id_ in ids if _naming(words(id_)) == _naming(parts)]
+        if len(ids) == 1 or len(exact) == 1:
+            return pool[(exact or ids)[0]]
         if ids:
             raise UnknownNameError(f"{text!r} is ambiguous.", [f"one of: {', '.join(ids)}"])
     raise unknown_name("chip", text, list(chips), listing="gpuwise chips")
+
+
+def _naming(parts: Iterable[str]) -> set[str]:
+    """The words that tell a chip from its siblings of other memory sizes and of other series."""
+    return {word for word in parts if word not in _SERIES and not re.fullmatch(r"\d+gb", word)}
 
 
 def _whole(word: str, chip: Chip) -> bool:

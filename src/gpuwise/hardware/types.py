@@ -25,8 +25,9 @@ _ECC_SHARE = 1 / 16
 # and the driver keeps about 1.2 % (total_memory in MiB as printed by public training logs: T4 15102 of 15360 left by
 # ECC, RTX 3090 24268 and RTX 4090 24217 of 24576, A100 40536 of 40960 and 81251 of 81920).
 _DRIVER_SHARE = 0.012
-# Apple lets the GPU use about 75 % of unified memory (Metal's recommendedMaxWorkingSetSize on larger machines).
-_UNIFIED_SHARE = 0.75
+# Apple lets the GPU use about 75 % of unified memory (Metal's recommendedMaxWorkingSetSize on larger machines), and AMD's
+# driver for Windows 96 of 128 GB. A DGX Spark shows 121.6 of 128 GiB (llmfit's public benchmarks).
+_UNIFIED_SHARE, _UNIFIED_SHARE_OF_NVIDIA = 0.75, 0.95
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Chip(Printed, SourcedFigures):
             return None
         kind = self.memory_type or ""
         if self.shares_host_memory:
-            return round(self.memory_bytes * _UNIFIED_SHARE)
+            return round(self.memory_bytes * (_UNIFIED_SHARE_OF_NVIDIA if self.vendor == "NVIDIA" else _UNIFIED_SHARE))
         if not self.kind.startswith("gpu-"):
             return self.memory_bytes
         # Workstation cards ship with ECC off; GDDR7 and HBM carry ECC without taking from the size.

@@ -15,14 +15,18 @@ from gpuwise.hardware.package import whole_package
 from gpuwise.hardware.types import Chip, Source
 
 _FORM_WORDS = {"sxm", "sxm2", "pcie", "nvl", "die", "board", "gpu"}  # in ids; drivers name them differently or not at all
+_PART_WORDS = {
+    "laptop",
+    "max",
+}  # in drivers' names of slower parts than the board of that name: "Laptop GPU", "with Max-Q Design"
 
 
 def match_gpu(gpu: Gpu, chips: Mapping[str, Chip]) -> Chip | None:
     """The catalog chip behind a driver's name: all naming words of the id occur in it and the memory agrees.
 
     A driver that shows a package of several devices as one has the memory of all of them: their sum is the chip then. Names
-    that fit two chips ("MI250X / MI250") are told apart by their multiprocessors. Apple sells one GPU with many sizes of
-    memory and its names are beginnings of each other: there the words must be the same.
+    that fit two chips ("MI250X / MI250") are told apart by their multiprocessors. A GPU in a processor has what memory the
+    machine has, so sizes tell nothing there; Apple's names are beginnings of each other, so the words must be the same.
     """
     name_words = set(words(gpu.name))
     form = "pcie" if "pcie" in name_words else "nvl" if "nvl" in name_words else "sxm"
@@ -31,8 +35,9 @@ def match_gpu(gpu: Gpu, chips: Mapping[str, Chip]) -> Chip | None:
         if chip.vendor != gpu.vendor or not chip.kind.startswith("gpu-") or not chip.memory_bytes:
             continue
         naming = {word for word in words(id_) if word not in _FORM_WORDS and not re.fullmatch(r"\d+gb", word)}
-        fitting = chip if gpu.vendor == "Apple" else _of_size(chip, gpu.memory_bytes)
-        if fitting is None or not (naming == name_words if gpu.vendor == "Apple" else naming <= name_words):
+        fitting = chip if chip.shares_host_memory else _of_size(chip, gpu.memory_bytes)
+        part = naming >= name_words & _PART_WORDS
+        if fitting is None or not (naming == name_words if gpu.vendor == "Apple" else naming <= name_words and part):
             continue
         same_units = gpu.multiprocessors is not None and gpu.multiprocessors == fitting.sm_count
         score = (len(naming), any(word.startswith(form) for word in words(id_)), same_units)
@@ -50,15 +55,18 @@ def _of_size(chip: Chip, memory_bytes: int) -> Chip | None:
 
 
 def chip_of_gpu(gpu: Gpu, chips: Mapping[str, Chip], *, told_by: str = "the driver of this machine") -> Chip:
-    """The catalog's chip, or a local entry without rates. One name of Apple covers several variants: memory and GPU cores
-    (`multiprocessors`) are this machine's."""
+    """The catalog's chip, or a local entry without rates. A GPU in a processor has this machine's memory; one name of Apple
+    covers several numbers of GPU cores (`multiprocessors`)."""
     chip = match_gpu(gpu, chips)
     if chip is None:
         return unknown_gpu(gpu, told_by)
-    cores = gpu.multiprocessors or chip.sm_count
-    if gpu.vendor != "Apple" or not cores or not chip.sm_count:
+    if not chip.shares_host_memory:
         return chip
-    if (cores, gpu.memory_bytes) == (chip.sm_count, chip.memory_bytes):
+    if gpu.vendor != "Apple":
+        return chip if _of_size(chip, gpu.memory_bytes) else _with_memory(chip, gpu, told_by)
+    cores = gpu.multiprocessors or chip.sm_count
+    chip = chips.get(f"{chip.id}-{cores}-core", chip)
+    if not cores or not chip.sm_count or (cores, gpu.memory_bytes) == (chip.sm_count, chip.memory_bytes):
         return chip
     return replace(
         chip,
@@ -70,6 +78,13 @@ def chip_of_gpu(gpu: Gpu, chips: Mapping[str, Chip], *, told_by: str = "the driv
         source=Source(f"{chip.id} scaled to {cores} GPU cores", date.today().isoformat(), verified=False),
         sources={},
     )
+
+
+def _with_memory(chip: Chip, gpu: Gpu, told_by: str) -> Chip:
+    """The chip with as much memory as the driver shows of this machine's."""
+    source = Source(told_by, date.today().isoformat())
+    sources = {**chip.sources, "memory_bytes": source}
+    return replace(chip, id="here-gpu", name=gpu.name, memory_bytes=gpu.memory_bytes, sources=sources)
 
 
 def unknown_gpu(gpu: Gpu, source_text: str = "the driver of this machine") -> Chip:
@@ -137,10 +152,10 @@ def local_cpu_chip(cpu: Cpu, catalog: Catalog) -> Chip:
 
 
 def match_cpu(cpu: Cpu, chips: Mapping[str, Chip]) -> Chip | None:
-    """The catalog CPU whose model word (8380, 9654, 13900k) stands in this CPU's name."""
+    """The catalog CPU whose id's words (xeon 8380, i9 13900k) all stand in this CPU's name."""
     name_words = set(words(cpu.name))
     cpus = (chip for chip in chips.values() if chip.kind == "cpu" and chip.vendor == cpu.vendor)
-    return next((chip for chip in cpus if words(chip.id)[-1] in name_words), None)
+    return next((chip for chip in cpus if set(words(chip.id)) <= name_words), None)
 
 
 def most_like_this(catalog: Catalog) -> Chip:
