@@ -138,9 +138,10 @@ def _kind(kind: str, device: str) -> str:
 @cache
 def _step(chip: str, family: str, format: str) -> EngineStep | None:
     """Iterations of the run without what llama.cpp adds; None where its weights do not fit."""
-    cluster = device_of(chip, load_catalog()).cluster
+    device = device_of(chip, load_catalog())
+    cluster = device.cluster
     precision = "fp32" if family_of(cluster.chip) == "cpu" else "fp16"
-    generation = generation_of(family, precision=precision)
+    generation = generation_of(family, precision=precision, target=device.target)
     weights = stored(generation, format_of(format))
     if cluster.capacity_bytes is not None and weights.bytes > 0.9 * cluster.capacity_bytes:
         return None

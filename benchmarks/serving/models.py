@@ -75,9 +75,9 @@ CONFIGS: dict[str, dict[str, object]] = {
 
 
 @lru_cache
-def generation_of(family: str, *, tp: int = 1, precision: str = "bf16") -> Generation:
+def generation_of(family: str, *, tp: int = 1, precision: str = "bf16", target: str = "accelerator") -> Generation:
     """How a model of this family generates on one of `tp` devices that share its layers."""
     with TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(CONFIGS[family]), encoding="utf-8")
         job = hf_job(folder, seq_len=128)
-        return record_generation(job, precision=precision, tp=tp, longest=job.context_length)
+        return record_generation(job, precision=precision, tp=tp, target=target, longest=job.context_length)

@@ -85,8 +85,18 @@ def _attention_positions(trace: Trace) -> list[int]:
     fused_ones = operation[trace.operations.kind[operation] == KINDS.index("attention")].tolist()
     if fused_ones:
         return fused_ones
-    batched = (trace.operations.kind == KINDS.index("gemm")) & (trace.operations.column("batch") > 1)
-    keys = trace.header.sizes["past_tokens"] + 1
-    # One new token: queries and keys are a product with as many columns as keys, weights and values one that sums over them.
-    scores = batched & (trace.operations.column("m") == 1) & (trace.operations.column("k") < trace.operations.column("n"))
-    return operation[(scores & (trace.operations.column("n") <= keys))[operation]].tolist()
+    products = (trace.operations.kind == KINDS.index("gemm")) & (trace.operations.column("batch") > 1)
+    products &= trace.operations.column("m") == 1
+    n, k = trace.operations.column("n"), trace.operations.column("k")
+    rows, scores = operation[products[operation]].tolist(), list[int]()
+    # One new token: queries and keys are a product with as many columns as keys, which the one with the values then sums over.
+    while rows:
+        first = rows.pop(0)
+        if rows and n[first] == k[rows[0]] and n[first] <= _keys(trace):
+            scores.append(first)
+            del rows[0]
+    return scores
+
+
+def _keys(trace: Trace) -> int:
+    return trace.header.sizes["past_tokens"] + 1
