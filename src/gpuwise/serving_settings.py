@@ -21,3 +21,7 @@ class ServingSettings(TypedDict, total=False):
     precision: Annotated[
         str | None, Setting("Of weights, cache and arithmetic: bf16 (the default), fp16 or fp32.", metavar="P")
     ]
+    budget: Annotated[str | None, Setting("Most dollars a month.", metavar="USD")]
+    api_price: Annotated[
+        str | None, Setting("Dollars for a million tokens read and written of an API to compare with: 0.5,1.5.", metavar="IN,OUT")
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from gpuwise.serving.continuous import IterationTime, serve
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests, requests
-from gpuwise.serving.saturation import Limits, saturation_rate
+from gpuwise.serving.saturation import Limits, narrowing
 from gpuwise.serving.served import Served
 
 COUNT = 2000  # requests of a simulated load; the first part, which meets an empty engine, is not counted
@@ -65,10 +65,19 @@ class Instance:
 
     def saturation_rate(self, loads: LoadShape, limits: Limits) -> float:
         """The highest rate within the limits, in requests a second, at most the capacity; 0.0 where they hold at none."""
+        rate = 0.0
+        for rate, _ in self.narrowing(loads, limits):
+            pass
+        return rate
+
+    def narrowing(self, loads: LoadShape, limits: Limits) -> Iterator[tuple[float, float]]:
+        """Ever narrower bounds of that rate, as gpuwise.serving.saturation.narrowing gives them."""
         capacity = self.capacity(loads)
         if not capacity:
-            return 0.0
-        return saturation_rate(lambda rate: _steady(self.served(loads.at(rate))), limits, start=capacity, highest=capacity)
+            yield 0.0, 0.0
+            return
+        yield 0.0, capacity
+        yield from narrowing(lambda rate: _steady(self.served(loads.at(rate))), limits, start=capacity, highest=capacity)
 
     def alone(self, loads: LoadShape) -> Served:
         """The outcome of the mean request, with nobody else there: no limit can be below."""

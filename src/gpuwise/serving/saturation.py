@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,9 @@ import numpy as np
 from gpuwise.errors import InputError
 from gpuwise.serving.served import Served
 
-STEPS = 12  # halvings of the ratio between a rate that holds and one that does not: 2 ** (1 / 2 ** 12) is 0.02 %
+STEPS = 7  # halvings of the ratio between a rate that holds and one that does not: to 0.5 %, where other seeds move it by 5 %
+LOWEST = 2.0**-30  # of the first rate: where the limits do not hold there, they hold at none
+EARLY = 4  # rates without success after which the lowest one is tried
 
 
 @dataclass(frozen=True)
@@ -50,23 +52,45 @@ def saturation_rate(served_at: Callable[[float], Served], limits: Limits, *, sta
         start: rate from which the search doubles or halves.
         highest: rate beyond which nothing is tried; it is returned where the limits hold there, too.
     """
+    low = 0.0
+    for low, _ in narrowing(served_at, limits, start=start, highest=highest):
+        pass
+    return low
+
+
+def narrowing(
+    served_at: Callable[[float], Served], limits: Limits, *, start: float, highest: float = 1e6
+) -> Iterator[tuple[float, float]]:
+    """Ever narrower bounds of that rate, one pair after each load that was served; the first of the last pair is the rate.
+
+    Arguments as for saturation_rate.
+    """
     low, high = 0.0, np.inf
     rate = start
+    failures = 0
     while not (low and np.isfinite(high)):
         if limits.hold(served_at(rate)):
             low = rate
             if rate >= highest:
-                return highest
+                yield highest, highest
+                return
             rate = min(rate * 2, highest)
         else:
             high = rate
             rate /= 2
-            if rate < start * 2.0**-30:
-                return 0.0
+            failures += 1
+            if failures == EARLY and not limits.hold(served_at(start * LOWEST)):
+                yield 0.0, 0.0
+                return
+            if rate < start * LOWEST:
+                yield 0.0, 0.0
+                return
+        yield low, high
     for _ in range(STEPS):
         middle = float(np.sqrt(low * high))
         if limits.hold(served_at(middle)):
             low = middle
         else:
             high = middle
-    return low
+        yield low, high
+    yield low, low

@@ -20,10 +20,11 @@ from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.serving.generation import AttentionLayers, Generation, fused
+from gpuwise.serving.generation import AttentionLayers, Generation
 from gpuwise.trace.parallel.recorded import split_communication
 from gpuwise.trace.trace import Trace
 
+MOST_READ = 1 << 16  # whole numbers between points whose value a table keeps
 STEPS = 4  # points of a table between a number and its double: times of products rise in steps of tiles
 
 
@@ -91,14 +92,14 @@ class EngineStep:
         return seconds
 
     def _tokens_s(self, tokens: int) -> float:
-        return self._pass_s(self.generation.tokens.at(micro_batch=1, new_tokens=tokens))
+        return self._pass_s(self.generation.fused_tokens(tokens))
 
     def _head_s(self, sequences: int) -> float:
-        return self._pass_s(self.generation.head.at(micro_batch=sequences, new_tokens=1))
+        return self._pass_s(self.generation.fused_head(sequences))
 
     def _pass_s(self, trace: Trace) -> float:
-        """Seconds of the kernels and collectives of a trace, one after the other."""
-        kernels, communication = split_communication(fused(trace))
+        """Seconds of the kernels and collectives of a fused trace, one after the other."""
+        kernels, communication = split_communication(trace)
         times = kernel_times(kernels, self.cluster.chip, self._parameters, self._calibration)
         seconds = float(times.device_s @ kernels.counts())
         for each in communication.collectives:
@@ -185,11 +186,17 @@ class _Table:
     def __init__(self, function: Callable[[int], float], most: int) -> None:
         self._function, self._most = function, most
         self._values: dict[int, float] = {}
+        self._read: dict[int, float] = {}
 
     def __call__(self, number: float) -> float:
+        if isinstance(number, int) and number in self._read:
+            return self._read[number]
         low, high, share = _between(number)
         low_s = self._at(low)
-        return low_s if low == high else (1 - share) * low_s + share * self._at(high)
+        seconds = low_s if low == high else (1 - share) * low_s + share * self._at(high)
+        if isinstance(number, int) and len(self._read) < MOST_READ:
+            self._read[number] = seconds
+        return seconds
 
     def _at(self, number: int) -> float:
         if number not in self._values:
