@@ -23,5 +23,6 @@ class ServingSettings(TypedDict, total=False):
     ]
     budget: Annotated[str | None, Setting("Most dollars a month.", metavar="USD")]
     api_price: Annotated[
-        str | None, Setting("Dollars for a million tokens read and written of an API to compare with: 0.5,1.5.", metavar="IN,OUT")
+        str | None,
+        Setting("Dollars for a million tokens read and written of an API to compare with: 0.5,1.5.", metavar="IN,OUT"),
     ]

@@ -28,8 +28,9 @@ BEGIN_WITH = 2  # counts of a chip that are considered before larger ones
 TIMES = 10.0  # how far above the user's rate the answer is to stay right
 SHOWN = 6  # rows of the cheapest kinds of instance
 
-# What engines run on. vLLM: https://docs.vllm.ai/en/v0.14.0/getting_started/installation/gpu/ (compute capability 7.0, MI200 and
-# newer, Radeon RX 7900 and newer). TensorRT-LLM: https://nvidia.github.io/TensorRT-LLM/supported-hardware.html (Ampere and newer).
+# What engines run on, of the kinds that offers sell: the oldest compute capability, and AMD's architectures.
+# vLLM (7.0, MI200 and newer, Radeon RX 7900 and newer): https://docs.vllm.ai/en/v0.14.0/getting_started/installation/gpu/
+# TensorRT-LLM (Ampere and newer): https://nvidia.github.io/TensorRT-LLM/supported-hardware.html
 _VLLM = ((7, 0), ("CDNA 2.0", "CDNA 3.0", "CDNA 4.0", "RDNA 3.0", "RDNA 4.0"))
 _RUNS_ON: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
     "vllm": _VLLM,
@@ -161,7 +162,7 @@ class CatalogAnswer:
 
     Attributes:
         rows: of the SHOWN cheapest kinds of instance, and of those that were simulated and serve no rate.
-        fleets: of every kind of instance whose saturation rate is exact: the cheapest of all up to TIMES the rate are among them.
+        fleets: of every kind of instance whose saturation rate is exact: the cheapest of all up to TIMES the rate are there.
         notes: what was considered, and what was left out.
     """
 

@@ -10,7 +10,9 @@ from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option
 from gpuwise.serving_settings import ServingSettings
 
 
-@click.command("serve-plan", cls=JobCommand, short_help="What serving a language model takes, and on which devices it is cheapest.")
+@click.command(
+    "serve-plan", cls=JobCommand, short_help="What serving a language model takes, and on which devices it is cheapest."
+)
 @job_argument
 @on_option(
     "Only these devices, separated by commas. h100-sxm:2 is one instance on two devices.", required=False, metavar="A,B,C"

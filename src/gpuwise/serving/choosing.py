@@ -1,8 +1,8 @@
 """choose: the cheapest of many kinds of instance, where the queue of only a few of them is simulated to the end.
 
 Branch and bound: each kind has bounds of the rate that one instance serves, so a floor and a ceiling of its price. The bounds
-begin in closed form, and each simulated load narrows them. A kind whose floor is above the ceilings of others, at the rate and at
-every other one that counts, is looked at no further.
+begin in closed form, and each simulated load narrows them. A kind whose floor is above the ceilings of others, at the rate and
+at every other one that counts, is looked at no further.
 """
 
 from __future__ import annotations

@@ -213,5 +213,14 @@ def _floor(alone: Served, limits: Limits) -> str:
 def cheapest_first(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:
     """Rows with a price first, by dollars; then those without; then those that do not serve the rate."""
     return tuple(
-        sorted(rows, key=lambda row: (row.replicas == 0, row.over_budget, row.usd_per_hour is None, row.usd_per_hour or 0.0, row.replicas))
+        sorted(
+            rows,
+            key=lambda row: (
+                row.replicas == 0,
+                row.over_budget,
+                row.usd_per_hour is None,
+                row.usd_per_hour or 0.0,
+                row.replicas,
+            ),
+        )
     )

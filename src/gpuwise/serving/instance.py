@@ -65,9 +65,7 @@ class Instance:
 
     def saturation_rate(self, loads: LoadShape, limits: Limits) -> float:
         """The highest rate within the limits, in requests a second, at most the capacity; 0.0 where they hold at none."""
-        rate = 0.0
-        for rate, _ in self.narrowing(loads, limits):
-            pass
+        *_, (rate, _) = self.narrowing(loads, limits)
         return rate
 
     def narrowing(self, loads: LoadShape, limits: Limits) -> Iterator[tuple[float, float]]:

@@ -52,10 +52,8 @@ def saturation_rate(served_at: Callable[[float], Served], limits: Limits, *, sta
         start: rate from which the search doubles or halves.
         highest: rate beyond which nothing is tried; it is returned where the limits hold there, too.
     """
-    low = 0.0
-    for low, _ in narrowing(served_at, limits, start=start, highest=highest):
-        pass
-    return low
+    *_, (rate, _) = narrowing(served_at, limits, start=start, highest=highest)
+    return rate
 
 
 def narrowing(
