@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.device_names import device_names
 from gpuwise.api.devices import Device, device_of
-from gpuwise.api.serving_catalog import CatalogAnswer, CatalogInstances, answer_of_catalog
+from gpuwise.api.serving_catalog import ABOUT_THE_JOB, CatalogAnswer, CatalogInstances, answer_of_catalog
 from gpuwise.api.serving_money import offer_of, with_money
 from gpuwise.api.sources import job_of
 from gpuwise.cost.memory.device import outside_bytes
@@ -212,7 +212,7 @@ def _row(
         )
         return replace(row, launch=launch, offer=offer_of(device))
     except GpuwiseError as error:
-        if error.code in ("bad-job", "missing-dependency"):
+        if error.code in ABOUT_THE_JOB:
             raise
         return ServingRow(name, reason=error.what)
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gpuwise.api.devices import Device, cheapest_offer, device_of
 from gpuwise.cost.rates import precisions_of
-from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note, sentences
@@ -26,6 +26,7 @@ from gpuwise.serving.saturation import Limits
 COUNTS = (1, 2, 4, 8)  # devices of an instance
 BEGIN_WITH = 2  # counts of a chip that are considered before larger ones
 TIMES = 10.0  # how far above the user's rate the answer is to stay right
+ABOUT_THE_JOB = ("bad-job", "missing-dependency")  # codes of errors that no other device mends
 SHOWN = 6  # rows of the cheapest kinds of instance
 
 # What engines run on, of the kinds that offers sell: the oldest compute capability, and AMD's architectures.
@@ -139,11 +140,13 @@ class CatalogInstances:
         return chained[:BEGIN_WITH]
 
     def _narrower(self, name: str) -> Iterator[tuple[float, float]]:
-        """Bounds of the saturation rate of a kind of instance; (0, 0) where the model does not fit."""
+        """Bounds of the saturation rate of a kind of instance; (0, 0) where the model does not run there."""
         device = device_of(name, self.catalog)
         try:
             instance = self.instances.get(name) or self.instance(device, self.recorded(device))
-        except InputError:
+        except GpuwiseError as error:
+            if error.code in ABOUT_THE_JOB:
+                raise
             yield 0.0, 0.0
             return
         self.instances[name] = instance
