@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,9 +17,12 @@ from gpuwise.serving.api_price import api_usd_per_month, break_even, parse_api_p
 from gpuwise.serving.choosing import Contender, choose
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet, rate_ranges
 from gpuwise.serving.forecast import MOST_SHARE
+from gpuwise.serving.instance import WARM_UP, Instance, LoadShape
 from gpuwise.serving.launch import launch_line, longest_request, model_of
+from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import requests
+from gpuwise.serving.saturation import Limits, saturation_rate
 
 FLEETS = st.lists(
     st.tuples(st.floats(0.1, 50), st.floats(0.2, 40)).map(lambda pair: Fleet(f"{pair}", *pair)), min_size=1, max_size=6
@@ -159,6 +163,30 @@ def test_models_and_lengths_of_launch_lines():
     assert longest_request(load, POLICY, None) == 768
     assert longest_request(load, POLICY, 762) == 762
     assert longest_request(load, BatchingPolicy(64, 4, cache_tokens=640), None) == 640
+
+
+@pytest.mark.parametrize("limits", [Limits(ttft_s=0.4, tpot_s=0.03), Limits(latency_s=4.0, share=0.9), Limits(ttft_s=1e-4)])
+def test_loads_that_are_stopped_early_give_the_rate_of_whole_loads(limits: Limits):
+    def iteration_s(chunks, sequences, past_tokens):
+        return 0.004 + 1e-5 * (sequences + sum(new for new, _ in chunks)) + 1e-7 * past_tokens
+
+    instance = Instance(iteration_s, BatchingPolicy(batched_tokens=512, sequences=64, cache_tokens=20_000), (1.0, 1.0))
+    loads = LoadShape(Lengths(200, 60, input_variation=1.0, output_variation=1.0))
+
+    def served_at(rate: float):
+        served = instance.served(loads.at(rate))
+        rest = slice(int(WARM_UP * len(served.requests)), None)
+        return replace(
+            served, requests=served.requests.of(rest), first_token_s=served.first_token_s[rest], end_s=served.end_s[rest]
+        )
+
+    capacity = instance.capacity(loads)
+    whole = saturation_rate(served_at, limits, start=capacity, highest=capacity)
+    assert instance.saturation_rate(loads, limits) == whole
+    bounds = list(instance.narrowing(loads, limits))
+    assert bounds[-1] == (whole, whole)
+    for before, after in pairwise(bounds):
+        assert before[0] <= after[0] <= after[1] <= before[1]
 
 
 def test_cents_have_digits():

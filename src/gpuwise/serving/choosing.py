@@ -43,6 +43,11 @@ class Contender:
         return self.low == self.high
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether any load was."""
+        return self._bounds is not None
+
+    @property
     def floor(self) -> Fleet:
         """Costs no more than this kind of instance."""
         return Fleet(self.device, self.usd_per_hour, MOST_SHARE * self.high)

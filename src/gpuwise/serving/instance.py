@@ -13,7 +13,7 @@ from gpuwise.serving.continuous import IterationTime, serve
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests, requests
-from gpuwise.serving.saturation import Limits, narrowing
+from gpuwise.serving.saturation import Limits, TooMany, narrowing
 from gpuwise.serving.served import Served
 
 COUNT = 2000  # requests of a simulated load; the first part, which meets an empty engine, is not counted
@@ -75,7 +75,12 @@ class Instance:
             yield 0.0, 0.0
             return
         yield 0.0, capacity
-        yield from narrowing(lambda rate: _steady(self.served(loads.at(rate))), limits, start=capacity, highest=capacity)
+
+        def served_at(rate: float) -> Served:
+            load = loads.at(rate)
+            return _steady(serve(load, self.iteration_s, self.policy, stop=TooMany(limits, load, _warm(load))))
+
+        yield from narrowing(served_at, limits, start=capacity, highest=capacity)
 
     def alone(self, loads: LoadShape) -> Served:
         """The outcome of the mean request, with nobody else there: no limit can be below."""
@@ -127,10 +132,15 @@ def _percentile(values: np.ndarray, percent: float) -> float:
 
 def _steady(served: Served) -> Served:
     """The outcome without the requests that met an engine which was still filling up."""
-    rest = slice(int(WARM_UP * len(served.requests)), None)
+    rest = slice(_warm(served.requests), None)
     return replace(
         served, requests=served.requests.of(rest), first_token_s=served.first_token_s[rest], end_s=served.end_s[rest]
     )
+
+
+def _warm(load: Requests) -> int:
+    """Index of the first request that counts."""
+    return int(WARM_UP * len(load))
 
 
 def _scaled(iteration_s: IterationTime, factor: float) -> IterationTime:

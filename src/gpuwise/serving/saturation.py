@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuwise.errors import InputError
+from gpuwise.serving.requests import Requests
 from gpuwise.serving.served import Served
 
-STEPS = 7  # halvings of the ratio between a rate that holds and one that does not: to 0.5 %, where other seeds move it by 5 %
+STEPS = 6  # halvings of the ratio between a rate that holds and one that does not: to 1 %, where other seeds move it by 5 %
 LOWEST = 2.0**-30  # of the first rate: where the limits do not hold there, they hold at none
 EARLY = 4  # rates without success after which the lowest one is tried
 
@@ -42,6 +43,33 @@ class Limits:
     def share_of(self, served: Served) -> float:
         """Share of the requests that stayed within all limits."""
         return served.share_within(ttft_s=self.ttft_s, tpot_s=self.tpot_s, latency_s=self.latency_s)
+
+
+class TooMany:
+    """Stops a load (gpuwise.serving.continuous.StopServing) once more of its requests than allowed have exceeded the limits.
+
+    Arguments:
+        limits: that must hold.
+        load: its requests.
+        first: index of the first one that counts.
+    """
+
+    def __init__(self, limits: Limits, load: Requests, first: int) -> None:
+        self._limits, self._first = limits, first
+        self._count, self._exceeded = len(load) - first, 0
+        self._arrival_s, self._gaps = load.arrival_s.tolist(), (load.output_tokens - 1).tolist()
+
+    def __call__(self, index: int, first_s: float, end_s: float) -> bool:
+        """Counts a request that ended."""
+        if index < self._first:
+            return False
+        arrival_s, gaps, limits = self._arrival_s[index], self._gaps[index], self._limits
+        self._exceeded += (
+            first_s - arrival_s > limits.ttft_s
+            or (gaps > 0 and (end_s - first_s) / gaps > limits.tpot_s)
+            or end_s - arrival_s > limits.latency_s
+        )
+        return (self._count - self._exceeded) / self._count < limits.share
 
 
 def saturation_rate(served_at: Callable[[float], Served], limits: Limits, *, start: float, highest: float = 1e6) -> float:
