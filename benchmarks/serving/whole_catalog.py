@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpuwise.api import serving_catalog
 from gpuwise.api.serving import serve_plan
-from gpuwise.serving.choosing import Choice, choose
+from gpuwise.serving.choosing import Choice, Contender, choose
 from gpuwise.serving.generation import Generation
 from gpuwise.tracing import generation
 
@@ -42,12 +42,12 @@ def main() -> None:
     options = parser.parse_args()
     choices: list[Choice] = []
 
-    def counted(*args: object, **named: object) -> Choice:
-        choices.append(choose(*args, **named))  # type: ignore[arg-type]
+    def counted(contenders: Sequence[Contender], *, rate_per_s: float, up_to: float, count: int) -> Choice:
+        choices.append(choose(contenders, rate_per_s=rate_per_s, up_to=up_to, count=count))
         return choices[-1]
 
-    generation.record_generation = recorded_once(generation.record_generation)  # type: ignore[assignment]
-    serving_catalog.choose = counted  # type: ignore[assignment]
+    generation.record_generation = recorded_once(generation.record_generation)
+    serving_catalog.choose = counted
     taken = []
     for _ in range(options.rounds + 1):
         start = time.process_time()

@@ -7,6 +7,7 @@ token bounds the batch in addition: an iteration takes no longer than it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.serving.continuous import IterationTime
@@ -100,6 +101,6 @@ class SharedIteration:
     engine_s: float
     devices: int
 
-    def __call__(self, chunks: list[tuple[int, int]], sequences: int, past_tokens: int) -> float:
+    def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float:
         """Seconds of an iteration. Arguments as for IterationTime."""
         return self.engine_s + (self.alone(chunks, sequences, past_tokens) - self.engine_s) / self.devices

@@ -58,7 +58,7 @@ def launch_line(
     if engine == "tensorrt-llm":
         # Flags: https://nvidia.github.io/TensorRT-LLM/0.18.2/commands/trtllm-serve.html and tensorrt_llm/commands/serve.py of
         # 1.x. It has no flag for the type, which is that of the weights. Its share of memory is of what weights leave.
-        words = ["trtllm-serve", model, "--backend", "pytorch", "--tp_size", devices]
+        words: list[str | float] = ["trtllm-serve", model, "--backend", "pytorch", "--tp_size", devices]
         words += ["--max_num_tokens", policy.batched_tokens, "--max_batch_size", policy.sequences, "--max_seq_len", longest]
         return _line([*words, *(["--enable_chunked_prefill"] if policy.chunked else [])])
     if engine == "vllm":
@@ -71,17 +71,15 @@ def launch_line(
         batched_tokens = max(policy.batched_tokens, longest)
     else:
         return ""
-    return _line(
-        [
-            *begin,
-            *("--tensor-parallel-size", devices),
-            *("--max-num-batched-tokens", batched_tokens),
-            *("--max-num-seqs", policy.sequences),
-            *("--gpu-memory-utilization", memory_share),
-            *("--max-model-len", longest),
-            *("--dtype", _DTYPES[precision]),
-        ]
-    )
+    flags: dict[str, str | float] = {
+        "--tensor-parallel-size": devices,
+        "--max-num-batched-tokens": batched_tokens,
+        "--max-num-seqs": policy.sequences,
+        "--gpu-memory-utilization": memory_share,
+        "--max-model-len": longest,
+        "--dtype": _DTYPES[precision],
+    }
+    return _line([*begin, *(word for flag in flags.items() for word in flag)])
 
 
 def _line(words: list[str | float]) -> str:
