@@ -171,7 +171,7 @@ def fitted_costs(chosen: list[LocalRun]) -> EngineCosts:
         forecast = forecast_of(run, none)
         if step is None or forecast is None:
             continue
-        between.append((1 / run.written_per_s - 1 / forecast[0]) / step.kernels)
+        between.append((1 / run.written_per_s - 1 / forecast[0]) / sum(step.generation.kernels))
     kernel_s = float(np.median(between))
     for run in chosen:
         factors = np.geomspace(0.8, 6, 40)

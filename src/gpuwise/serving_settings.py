@@ -25,3 +25,8 @@ class ServingSettings(TypedDict, total=False):
         str | None,
         Setting("Format of weights: fp8, fp8-block, int8, int4, nf4, mxfp4, nvfp4, or gguf-q4_k_m and others.", metavar="F"),
     ]
+    budget: Annotated[str | None, Setting("Most dollars a month.", metavar="USD")]
+    api_price: Annotated[
+        str | None,
+        Setting("Dollars for a million tokens read and written of an API to compare with: 0.5,1.5.", metavar="IN,OUT"),
+    ]

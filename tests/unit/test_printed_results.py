@@ -25,6 +25,7 @@ def results() -> dict[str, object]:
         "StepTimeline": gpuwise.step_timeline("gpt2", on="t4"),
         "KernelForecast": gpuwise.kernel("gemm", on="t4", dtype="fp16", m=64, n=64, k=64),
         "Installation": gpuwise.doctor(),
+        "ServingForecast": gpuwise.serve_plan("gpt2", on="l4", rate="5/s"),
     }
 
 

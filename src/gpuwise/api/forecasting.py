@@ -19,6 +19,7 @@ from gpuwise.cost.rates import check_can_run
 from gpuwise.errors import PrecisionError
 from gpuwise.hardware import load_catalog
 from gpuwise.notes import Note, sentences
+from gpuwise.notes.job import reading_alone
 from gpuwise.notes.parallel import assumed_micro_batches
 from gpuwise.notes.step import assumed_micro_batch, of_a_step
 from gpuwise.plan.cpu.requests import requests_note
@@ -30,6 +31,7 @@ from gpuwise.step_settings import (
     ClusterSettings,
     DeviceSettings,
     ForecastSettings,
+    job_word,
     mesh_of,
     named_settings,
     part_of,
@@ -104,6 +106,9 @@ def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> 
         forecast = replace(forecast, fits_with=change.to_dict() if isinstance(change, FittingChange) else None)
     if forecast.strategy.mode == "infer" and _is_this_cpu(priced.device):
         forecast = replace(forecast, assumption_notes=(*forecast.assumption_notes, requests_note(forecast)))
+    if forecast.strategy.mode == "infer" and forecast.throughput_unit == "tokens/s":
+        reading = reading_alone(job=job_word(source.argument or "JOB"))
+        forecast = replace(forecast, assumption_notes=(*forecast.assumption_notes, reading))
     if not length.named:
         return replace(forecast, assumption_notes=of_a_step(forecast.assumption_notes)), priced
     return with_whole_run(forecast, length, priced.trace.header), priced

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.device_names import device_names
 from gpuwise.api.devices import Device, device_of
+from gpuwise.api.serving_catalog import ABOUT_THE_JOB, CatalogAnswer, CatalogInstances, answer_of_catalog
+from gpuwise.api.serving_money import offer_of, with_money
 from gpuwise.api.sources import job_of
 from gpuwise.cost.memory.device import outside_bytes
 from gpuwise.cost.parameters import parameters
@@ -15,16 +18,18 @@ from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
+from gpuwise.serving.api_price import parse_api_price
 from gpuwise.serving.engines import Engine, engine_of
 from gpuwise.serving.forecast import ServingForecast, ServingRow, cheapest_first, row_of
-from gpuwise.serving.formats import Format, format_of, formats, stored
+from gpuwise.serving.formats import Format, stored
 from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.launch import launch_line, longest_request, model_of
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.step_time import EngineStep
 from gpuwise.serving_settings import ServingSettings
 from gpuwise.step_settings import named_settings
-from gpuwise.units import parse_duration, parse_rate
+from gpuwise.units import parse_duration, parse_rate, parse_usd
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -36,13 +41,16 @@ ENGINE = "vllm"
 EXPERTS = "experts"  # the name that models of Hugging Face and ours give the list of experts
 
 
-def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings: Unpack[ServingSettings]) -> ServingForecast:
+def serve_plan(
+    job: str | Job, *, rate: str, on: str | Sequence[str] | None = None, **settings: Unpack[ServingSettings]
+) -> ServingForecast:
     """What serving a model that generates text takes: instances, latencies and dollars, on each of some devices.
 
     Arguments:
         job: as for `forecast`; its model must generate (Job.generate), as language presets and hf: models do.
-        on: devices, in a list or separated by commas. "h100-sxm:2" is one instance whose layers two devices share.
         rate: requests of all users, such as "5/s" or "10k/day".
+        on: devices, in a list or separated by commas. "h100-sxm:2" is one instance whose layers two devices share. None
+            (default) for the cheapest of all that offers of the catalog sell.
         settings: optional keywords:
             slo: limits, such as "ttft=500ms,tpot=50ms,share=0.99": time to first token, time per output token, "latency" of the
                 whole answer, and the share of requests that must stay within them (0.99 by default). None by default.
@@ -52,13 +60,15 @@ def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings
             engine: of gpuwise.serving.engines. Default "vllm".
             precision: of activations and cache, and of weights without a format. Default: the engine's, mostly "bf16".
             weights: format of weights, of gpuwise.serving.formats. Default: the engine's, mostly as precision.
+            budget: most dollars a month, such as "2k". None by default.
+            api_price: dollars for a million tokens read and written of an API to compare with, "0.5,1.5". None by default.
 
-    A device that cannot serve the model has a row with the reason. Raises InputError, UnknownNameError, JobError or
-    MissingDependencyError.
+    A device that cannot serve the model has a row with the reason. Raises InputError, UnknownNameError, JobError,
+    NoPlanError (nothing serves the rate inside the budget), UnsupportedError or MissingDependencyError.
     """
     requested = named_settings(settings, ServingSettings)
     spread, named = _number(requested.get("spread"), 1.0), engine_of(requested.get("engine") or ENGINE)
-    precision, format = requested.get("precision") or named.precision, _format(requested.get("weights"), named)
+    precision, format = requested.get("precision") or named.precision, named.format_of(requested.get("weights"))
     rate_per_s, limits = parse_rate(rate), parse_limits(requested.get("slo") or "")
     resolved = job_of(job)
     lengths = Lengths(
@@ -71,7 +81,25 @@ def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings
     load = LoadShape(lengths, cached_share=_number(requested.get("prefix_hits"), 0.0))
     recordings = _Recordings(resolved, precision)
     catalog = load_catalog()
-    rows = [_row(text, catalog, recordings, named, format, load, limits, rate_per_s=rate_per_s) for text in device_names(on)]
+    budget, api = requested.get("budget"), requested.get("api_price")
+    budget_usd, api_price = None if budget is None else parse_usd(budget), None if api is None else parse_api_price(api)
+
+    def row_of_device(text: str, solved: tuple[Instance, float] | None = None) -> ServingRow:
+        return _row(text, catalog, recordings, named, format, load, limits, rate_per_s=rate_per_s, solved=solved)
+
+    answer: CatalogAnswer | None = None
+    if on is None:
+        instances = CatalogInstances(
+            catalog,
+            named,
+            precision,
+            load,
+            limits,
+            recorded=recordings.of,
+            instance=lambda device, generation: _instance(device, generation, named, format, load),
+        )
+        answer = answer_of_catalog(instances, row_of_device, rate_per_s=rate_per_s)
+    rows = answer.rows if answer else tuple(row_of_device(text) for text in device_names(on or ()))
     if all(row.replicas == 0 for row in rows):
         raise UnsupportedError(
             f"none of these devices serves {recordings.job.name}: "
@@ -81,7 +109,7 @@ def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings
                 "devices with more memory, or several (h100-sxm:4)",
             ],
         )
-    return ServingForecast(
+    forecast = ServingForecast(
         job=recordings.job.name,
         engine=named.name,
         precision=precision,
@@ -94,33 +122,16 @@ def serve_plan(job: str | Job, *, on: str | Sequence[str], rate: str, **settings
             *_assumed(named, requested, spread=spread),
             *((notes.format_of_weights(format=format.name, quality=format.quality),) if format else ()),
             *((notes.all_experts_run(),) if recordings.has_experts else ()),
+            *(answer.notes if answer else ()),
         ),
+        model=model_of(recordings.job.name),
     )
+    fleets = answer.fleets if answer else tuple(row.fleet for row in rows if row.fleet is not None)
+    return with_money(forecast, load, fleets, budget_usd=budget_usd, api=api_price)
 
 
 def _number(value: float | None, default: float) -> float:
     return float(default if value is None else value)
-
-
-def _format(name: str | None, engine: Engine) -> Format | None:
-    """The format of that name, or the engine's own; None for the type of the activations.
-
-    Raises InputError where the engine does not read it.
-    """
-    name = name or engine.format
-    if not name:
-        return None
-    format = format_of(name)
-    if engine.name not in format.engines:
-        usable = [other.name for other in formats().values() if engine.name in other.engines]
-        raise InputError(
-            f"{engine.name} has no figures for weights in {name}.",
-            [
-                f"--weights {', '.join(usable)}" if usable else "no --weights: they have the type of --precision",
-                f"--engine {format.engines[0]}",
-            ],
-        )
-    return format
 
 
 def parse_limits(text: str) -> Limits:
@@ -176,38 +187,56 @@ def _row(
     limits: Limits,
     *,
     rate_per_s: float,
+    solved: tuple[Instance, float] | None = None,
 ) -> ServingRow:
+    """The row of a device. solved: an instance there with its saturation rate; None (default) searches for it."""
     device = device_of(text, catalog)
     name = device.cluster.name
     try:
         _check(device, recordings.precision)
         generation = recordings.of(device)
-        capacity = device.cluster.capacity_bytes
-        assert capacity is not None
-        weights = stored(generation, format)
-        longest = round(load.lengths.input_tokens + load.lengths.output_tokens)
-        policy = engine.policy(
-            generation,
-            capacity_bytes=capacity,
-            outside_bytes=outside_bytes(device.cluster, parameters()),
-            longest=longest,
-            weight_bytes=weights.bytes,
-        )
-        most = policy.batched_tokens + policy.sequences
-        step = EngineStep(generation, device.cluster, costs=engine.costs, weights=weights, most_tokens=most)
-        return row_of(
+        instance, saturation = solved or (_instance(device, generation, engine, format, load), None)
+        row = row_of(
             name,
-            Instance(step, policy, engine.spread),
+            instance,
             load,
             limits,
             rate_per_s=rate_per_s,
-            weight_bytes=weights.bytes,
+            weight_bytes=stored(generation, format).bytes,
             usd_per_hour=device.usd_per_hour,
+            saturation=saturation,
         )
+        launch = launch_line(
+            engine.name,
+            model_of(recordings.job.name),
+            instance.policy,
+            devices=device.devices,
+            precision=recordings.precision,
+            memory_share=engine.memory_share,
+            longest=longest_request(load.at(rate_per_s), instance.policy, recordings.job.context_length),
+        )
+        return replace(row, launch=launch, offer=offer_of(device))
     except GpuwiseError as error:
-        if error.code in ("bad-job", "missing-dependency"):
+        if error.code in ABOUT_THE_JOB:
             raise
         return ServingRow(name, reason=error.what)
+
+
+def _instance(device: Device, generation: Generation, engine: Engine, format: Format | None, load: LoadShape) -> Instance:
+    """An instance of the model on a device; raises InputError where it does not fit."""
+    capacity = device.cluster.capacity_bytes
+    assert capacity is not None
+    weights = stored(generation, format)
+    policy = engine.policy(
+        generation,
+        capacity_bytes=capacity,
+        outside_bytes=outside_bytes(device.cluster, parameters()),
+        longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
+        weight_bytes=weights.bytes,
+    )
+    most = policy.batched_tokens + policy.sequences
+    step = EngineStep(generation, device.cluster, costs=engine.costs, weights=weights, most_tokens=most)
+    return Instance(step, policy, engine.spread)
 
 
 def _check(device: Device, precision: str) -> None:

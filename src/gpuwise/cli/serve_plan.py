@@ -1,4 +1,4 @@
-"""gpuwise serve-plan JOB --on A,B,C --rate 5/s"""
+"""gpuwise serve-plan JOB --rate 5/s --budget 2k"""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option
 from gpuwise.serving_settings import ServingSettings
 
 
-@click.command("serve-plan", cls=JobCommand, short_help="What serving a language model takes on several devices.")
+@click.command(
+    "serve-plan", cls=JobCommand, short_help="What serving a language model takes, and on which devices it is cheapest."
+)
 @job_argument
-@on_option("Devices separated by commas. h100-sxm:2 is one instance on two devices.", metavar="A,B,C")
+@on_option(
+    "Only these devices, separated by commas. h100-sxm:2 is one instance on two devices.", required=False, metavar="A,B,C"
+)
 @click.option("--rate", required=True, metavar="RATE", help="Requests of all users: 5/s, 90/min, 10k/day.")
 @settings_options(ServingSettings)
 @json_option
-def command(job: str, on: str, rate: str, as_json: bool, **settings: Unpack[ServingSettings]) -> None:
-    """Instances, latencies and dollars of serving JOB, a model that generates text, at a rate of requests."""
+def command(job: str, on: str | None, rate: str, as_json: bool, **settings: Unpack[ServingSettings]) -> None:
+    """Instances, latencies and dollars of serving JOB, a model that generates text, at a rate of requests.
+
+    Without --on: the cheapest of all devices that offers of the catalog sell.
+    """
     from gpuwise import api
     from gpuwise.cli.output import emit
     from gpuwise.report.serving import serving_report

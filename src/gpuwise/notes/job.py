@@ -99,6 +99,15 @@ def forward_alone() -> str:
 
 
 @kind_of_note()
+def reading_alone(*, job: str) -> str:
+    """Throughput and price of a forward pass of a language model are of tokens that it reads."""
+    return (
+        "tokens are read here, none is written: their price is that of reading a prompt; what writing answers takes, where the "
+        f"model generates text: gpuwise serve-plan {job} --rate 5/s"
+    )
+
+
+@kind_of_note()
 def convolution_workspaces() -> str:
     """Workspaces of convolutions on a GPU are an upper bound."""
     return "convolution workspaces are an upper bound (copies in cuDNN's layout): cuDNN chooses its algorithm at run time"

@@ -63,3 +63,37 @@ def all_experts_run() -> str:
     return (
         "all experts are read in every iteration: with few sequences fewer are needed, and real iterations are faster than this"
     )
+
+
+@kind_of_note(flag="--on")
+def whole_catalog(*, considered: int, dearer: int) -> str:
+    """Which kinds of instance were considered where the user names no devices."""
+    left = f", of which {dearer} are dearer than those above" if dearer else ""
+    return (
+        f"considered {considered} kinds of instance that offers sell on demand{left}: 1, 2, 4 or 8 GPUs, of each chip the two "
+        "smallest numbers that serve; --on changes it"
+    )
+
+
+@kind_of_note(flag="--engine")
+def engine_runs_elsewhere(*, engine: str, chips: str) -> str:
+    """Chips of the catalog that the engine does not run on, or has no figures for."""
+    return f"left out, since {engine} does not run there or has no figures: {chips}"
+
+
+@kind_of_note(flag="--precision")
+def no_such_precision(*, precision: str, chips: str) -> str:
+    """Chips of the catalog that do not compute in the precision."""
+    return f"left out, since they do not compute in {precision}: {chips}"
+
+
+@kind_of_note()
+def too_little_memory(*, instances: str) -> str:
+    """Kinds of instance whose memory does not hold the model and one request."""
+    return f"left out, since weights and one request do not fit: {instances}"
+
+
+@kind_of_note(flag="--slo")
+def too_slow_for_a_token(*, instances: str) -> str:
+    """Kinds of instance on which a token takes longer than its limit with nobody else there."""
+    return f"left out, since a token alone takes longer than its limit: {instances}"

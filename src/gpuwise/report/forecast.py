@@ -114,7 +114,8 @@ def price_words(forecast: Forecast) -> str:
         return hour
     unit, each = unit_of(forecast), forecast.usd_per_hour / 3600 / forecast.throughput
     many, word = scale_of(each)
-    return f"{hour}, {format_usd(each * many)} a {word} {unit}"
+    read = " read" if forecast.strategy.mode == "infer" and unit == "tokens" else ""  # none is written
+    return f"{hour}, {format_usd(each * many)} a {word} {unit}{read}"
 
 
 def unit_of(forecast: Forecast) -> str:

@@ -36,6 +36,7 @@ _REPORTS = {
     "Validation": "validate",
     "Installation": "doctor",
     "FitForecast": "classical",
+    "ServingForecast": "serving",
 }
 
 
@@ -130,6 +131,9 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "FitForecast": lambda result: f"{result.job} on {result.machine}: {result.cpu_enough.text}",
     "Installation": lambda result: f"gpuwise {result.versions['gpuwise']} on {result.machine}",
     "KernelForecast": _kernel,
+    "ServingForecast": lambda result: (
+        f"{result.job} at {result.rate_per_s:g}/s: {_devices(result.rows[0].device, result.rows[0].replicas)}"
+    ),
     "Roofline": lambda result: f"{result.job} on {result.device}: {len(result.points)} points by {result.by}",
     "Timeline": lambda result: f"{result.job} on {result.device}: peak of {format_bytes(result.peak.peak_bytes)}",
     "StepTimeline": lambda result: f"{result.job} on {result.device}: {format_duration(result.whole_s)}, {result.remark}",

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from gpuwise.cost.forecast import Interval
 from gpuwise.report.parts import UNKNOWN, TextTable, columns, notes, percent
+from gpuwise.report.serving_choice import choice_parts, rate_words, small_usd
 from gpuwise.serving.forecast import ServingForecast, ServingRow
 from gpuwise.serving.saturation import Limits
 from gpuwise.units import format_duration, format_usd
@@ -19,11 +20,15 @@ _LEFT = ("instance",)
 
 def serving_report(forecast: ServingForecast) -> Group:
     """A table with one row per kind of instance, cheapest first; then what is assumed."""
-    served = [row for row in forecast.rows if row.replicas]
+    served = [row for row in forecast.rows if row.replicas and not row.over_budget]
     parts: list[RenderableType] = [
-        Text(f"{forecast.job} in {forecast.weights} at {_rate(forecast.rate_per_s)}{_limits(forecast.limits)}", style="bold"),
+        Text(
+            f"{forecast.job} in {forecast.weights} at {rate_words(forecast.rate_per_s)}{_limits(forecast.limits)}",
+            style="bold",
+        ),
         Text(""),
         _table(served),
+        *choice_parts(forecast),
     ]
     parts += notes("no answer", [f"{row.device}: {row.reason}" for row in forecast.rows if not row.replicas])
     parts += notes("assumed", forecast.assumptions)
@@ -36,7 +41,7 @@ def _table(rows: Sequence[ServingRow]) -> TextTable:
         ["one serves"],
         ["first token p50", "p99"],
         ["a token p50", "p99 "],
-        ["$ a month", "$ a million written"],
+        ["$ a month", "$ a 1,000 requests", "$ a million written", "$ a million of both"],
     ]
     headers = [header for group in groups for header in group]
     return columns(
@@ -54,13 +59,15 @@ def _row(row: ServingRow) -> list[str]:
         row.device,
         f"{row.replicas:,}",
         percent(row.load),
-        _rate(row.saturation_rate),
+        rate_words(row.saturation_rate),
         _latency(first.p50),
         _latency(first.p99),
         _latency(token.p50),
         _latency(token.p99),
         UNKNOWN if row.usd_per_month is None else format_usd(row.usd_per_month),
-        UNKNOWN if row.usd_per_million_output is None else format_usd(row.usd_per_million_output),
+        UNKNOWN if row.usd_per_request is None else small_usd(1000 * row.usd_per_request),
+        UNKNOWN if row.usd_per_million_output is None else small_usd(row.usd_per_million_output),
+        UNKNOWN if row.usd_per_million_tokens is None else small_usd(row.usd_per_million_tokens),
     ]
 
 
@@ -69,12 +76,6 @@ def _latency(interval: Interval) -> str:
     if not isfinite(interval.value):
         return UNKNOWN
     return f"{format_duration(interval.value)} ({format_duration(interval.low)} to {format_duration(interval.high)})"
-
-
-def _rate(rate_per_s: float) -> str:
-    if rate_per_s >= 0.1:
-        return f"{rate_per_s:,.3g}/s"
-    return f"{rate_per_s * 3600:,.3g}/h"
 
 
 def _limits(limits: Limits) -> str:

@@ -41,18 +41,34 @@ class IterationTime(Protocol):
         ...
 
 
-def serve(load: Requests, iteration_s: IterationTime, policy: BatchingPolicy, *, concurrency: int | None = None) -> Served:
+class StopServing(Protocol):
+    """Whether the rest of a load need not be served."""
+
+    def __call__(self, index: int, first_s: float, end_s: float) -> bool:
+        """After the request `index` got its first token and its last one, in seconds since the load's first second."""
+        ...
+
+
+def serve(
+    load: Requests,
+    iteration_s: IterationTime,
+    policy: BatchingPolicy,
+    *,
+    concurrency: int | None = None,
+    stop: StopServing | None = None,
+) -> Served:
     """Serves a load on one instance of the model.
 
     Arguments:
         concurrency: clients that each send their next request as soon as they have the answer to the last one; the arrivals of
             the load are then not read. None (default) sends every request at its arrival.
+        stop: called at the end of each request; once it is true, the others count as turned away. None (default): never.
 
     Requests that the cache could not hold even alone are turned away. The time of a call grows with the requests, hardly with
     their tokens.
     """
-    engine = _Engine(load, iteration_s, policy, concurrency)
-    while engine.advance():
+    engine = _Engine(load, iteration_s, policy, concurrency, stop)
+    while not engine.stopped and engine.advance():
         pass
     return engine.served()
 
@@ -79,8 +95,16 @@ class _Sequence:
 
 
 class _Engine:
-    def __init__(self, load: Requests, iteration_s: IterationTime, policy: BatchingPolicy, concurrency: int | None) -> None:
+    def __init__(
+        self,
+        load: Requests,
+        iteration_s: IterationTime,
+        policy: BatchingPolicy,
+        concurrency: int | None,
+        stop: StopServing | None,
+    ) -> None:
         self.load, self.iteration_s, self.policy, self.concurrency = load, iteration_s, policy, concurrency
+        self.stop, self.stopped = stop, False
         self.clock_s = self.busy_s = 0.0
         self.iterations = self.preemptions = 0
         self.free_blocks = policy.blocks
@@ -245,6 +269,8 @@ class _Engine:
 
     def _end(self, index: int) -> None:
         self.end_s[index] = self.clock_s
+        if self.stop is not None and self.stop(index, self.first_s[index], self.clock_s):
+            self.stopped = True
         self._send_next()
 
     def _pass(self, seconds: float, *, iterations: int) -> None:

@@ -8,6 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 from gpuwise.errors import InputError, unknown_name
+from gpuwise.serving.formats import Format, format_of, formats
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.step_time import EngineCosts
@@ -44,6 +45,25 @@ class Engine:
     spread: tuple[float, float]
     precision: str = "bf16"
     format: str = ""
+
+    def format_of(self, name: str | None) -> Format | None:
+        """The format of weights of that name, or the engine's own where it is None; None for the type of the activations.
+
+        Raises UnknownNameError, or InputError where the engine does not read it.
+        """
+        if not (name := name or self.format):
+            return None
+        format = format_of(name)
+        if self.name not in format.engines:
+            usable = [other.name for other in formats().values() if self.name in other.engines]
+            raise InputError(
+                f"{self.name} has no figures for weights in {name}.",
+                [
+                    f"--weights {', '.join(usable)}" if usable else "no --weights: they have the type of --precision",
+                    f"--engine {format.engines[0]}",
+                ],
+            )
+        return format
 
     def policy(
         self,

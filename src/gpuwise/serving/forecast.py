@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import ceil, isfinite
+from math import isfinite
 
 import numpy as np
 
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
+from gpuwise.serving.api_price import ApiBreakEven, ApiPrice
+from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet, RateRange
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.served import Served
 from gpuwise.units import format_duration
 
-HOURS_A_MONTH = 730.5  # 365.25 days of 24 hours, over 12
 MOST_SHARE = 0.95  # of the saturation rate that a replica is given: beyond it the tail of waiting depends on luck
 
 
@@ -35,6 +36,12 @@ class ServingRow:
         weight_bytes: bytes of weights on one device.
         usd_per_hour: of all replicas; None without a price.
         usd_per_million_output: dollars for a million written tokens, prompts and idle time included; None without a price.
+        usd_per_million_tokens: the same for a million read and written tokens together.
+        usd_per_request: the same for one request.
+        offer: whose price it is, "" without one.
+        over_budget: whether it costs more than the user's budget, or has no price to compare with it.
+        break_even: the rates at which it is cheaper than the user's API; None where it is at no rate, and without an API.
+        launch: the command that starts an instance, "" where none is known.
         reason: why there is no answer, or "".
     """
 
@@ -50,7 +57,25 @@ class ServingRow:
     weight_bytes: int = 0
     usd_per_hour: float | None = None
     usd_per_million_output: float | None = None
+    usd_per_million_tokens: float | None = None
+    usd_per_request: float | None = None
+    offer: str = ""
+    over_budget: bool = False
+    break_even: ApiBreakEven | None = None
+    launch: str = ""
     reason: str = ""
+
+    @property
+    def takes(self) -> float:
+        """Requests a second that one instance is given at most."""
+        return MOST_SHARE * self.saturation_rate
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """Its instances at any rate; None without a price or an answer."""
+        if self.usd_per_hour is None or not self.replicas:
+            return None
+        return Fleet(self.device, self.usd_per_hour / self.replicas, self.takes)
 
     @property
     def usd_per_month(self) -> float | None:
@@ -75,6 +100,11 @@ class ServingForecast(Printed):
         weights: format of the weights, or their precision.
         rate_per_s: requests a second of all users.
         rows: one a device.
+        budget_usd_per_month: most dollars a month; None (default) without a budget.
+        by_rate: the cheapest of the rows by rate, from 0 to some times this one.
+        api: price of an API to compare with; None (default) without one.
+        api_usd_per_month: what it would cost for the same requests.
+        model: the id or folder of the model's weights in the launch lines, "MODEL" where the user must know it.
     """
 
     job: str
@@ -86,6 +116,11 @@ class ServingForecast(Printed):
     limits: Limits
     rows: tuple[ServingRow, ...]
     assumption_notes: tuple[Note, ...] = ()
+    budget_usd_per_month: float | None = None
+    by_rate: tuple[RateRange, ...] = ()
+    api: ApiPrice | None = None
+    api_usd_per_month: float | None = None
+    model: str = ""
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -104,6 +139,10 @@ class ServingForecast(Printed):
             "lengths": self.lengths,
             "limits": limits,
             "rows": [row.to_dict() for row in self.rows],
+            "budget_usd_per_month": self.budget_usd_per_month,
+            "by_rate": [asdict(each) for each in self.by_rate],
+            "api": None if self.api is None else {**asdict(self.api), "usd_per_month": self.api_usd_per_month},
+            "model": self.model,
             "assumptions": list(self.assumptions),
             "assumption_notes": to_dicts(self.assumption_notes),
         }
@@ -118,11 +157,13 @@ def row_of(
     rate_per_s: float,
     weight_bytes: int,
     usd_per_hour: float | None,
+    saturation: float | None = None,
 ) -> ServingRow:
     """The row of a device.
 
     Arguments:
         usd_per_hour: of one instance.
+        saturation: its saturation rate; None (default) searches for it.
 
     Users reach replicas in turn, so each sees a Poisson load of its share of the rate; a replica is given at most
     MOST_SHARE of what it serves within the limits.
@@ -135,14 +176,16 @@ def row_of(
         cache_tokens=instance.policy.cache_tokens,
         weight_bytes=weight_bytes,
     )
-    saturation = instance.saturation_rate(load, limits)
+    saturation = instance.saturation_rate(load, limits) if saturation is None else saturation
     if saturation == 0:
         return replace(base, reason=_floor(alone, limits))
-    replicas = max(1, ceil(rate_per_s / (MOST_SHARE * saturation)))
+    replicas = Fleet(device, usd_per_hour or 0.0, MOST_SHARE * saturation).replicas(rate_per_s)
     at_rate = load.at(rate_per_s / replicas)
     outcomes = instance.outcomes(at_rate)
     usd = None if usd_per_hour is None else usd_per_hour * replicas
-    written_per_s = rate_per_s * float(np.mean(at_rate.output_tokens))
+    usd_per_request = None if usd is None else usd / 3600 / rate_per_s
+    written = float(np.mean(at_rate.output_tokens))
+    tokens = written + float(np.mean(at_rate.input_tokens))
     return replace(
         base,
         replicas=replicas,
@@ -151,7 +194,9 @@ def row_of(
         share_within=limits.share_of(outcomes[0]),
         load=rate_per_s / (replicas * saturation),
         usd_per_hour=usd,
-        usd_per_million_output=None if usd is None else usd / 3600 / written_per_s * 1e6,
+        usd_per_million_output=None if usd_per_request is None else 1e6 * usd_per_request / written,
+        usd_per_million_tokens=None if usd_per_request is None else 1e6 * usd_per_request / tokens,
+        usd_per_request=usd_per_request,
     )
 
 
@@ -172,5 +217,14 @@ def _floor(alone: Served, limits: Limits) -> str:
 def cheapest_first(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:
     """Rows with a price first, by dollars; then those without; then those that do not serve the rate."""
     return tuple(
-        sorted(rows, key=lambda row: (row.replicas == 0, row.usd_per_hour is None, row.usd_per_hour or 0.0, row.replicas))
+        sorted(
+            rows,
+            key=lambda row: (
+                row.replicas == 0,
+                row.over_budget,
+                row.usd_per_hour is None,
+                row.usd_per_hour or 0.0,
+                row.replicas,
+            ),
+        )
     )

@@ -7,7 +7,9 @@ sequence. A recording tells the three apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -69,6 +71,26 @@ class Generation:
     cache_bytes_per_sequence: int
     activation_bytes_per_token: int
     longest: int | None = None
+    _fused: dict[tuple[str, int], Trace] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def fused_tokens(self, tokens: int) -> Trace:
+        """What is done for so many new tokens, fused; kept, since every device runs the same."""
+        return self._kept("tokens", tokens, lambda: self.tokens.at(micro_batch=1, new_tokens=tokens))
+
+    def fused_head(self, sequences: int) -> Trace:
+        """What is done for so many sequences, fused; kept, too."""
+        return self._kept("head", sequences, lambda: self.head.at(micro_batch=sequences, new_tokens=1))
+
+    def _kept(self, part: str, number: int, trace: Callable[[], Trace]) -> Trace:
+        if (part, number) not in self._fused:
+            self._fused[part, number] = fused(trace())
+        return self._fused[part, number]
+
+    @cached_property
+    def kernels(self) -> tuple[int, int]:
+        """Operations of one token and of the head, each a kernel where nothing is fused; attention is left out."""
+        token, head = (part.at(micro_batch=1, new_tokens=1) for part in (self.tokens, self.head))
+        return len(token.sequence.operation), len(head.sequence.operation)
 
     @property
     def weight_bytes(self) -> int:

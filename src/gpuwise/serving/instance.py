@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from gpuwise.serving.continuous import IterationTime, serve
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests, requests
-from gpuwise.serving.saturation import Limits, saturation_rate
+from gpuwise.serving.saturation import Limits, TooMany, narrowing
 from gpuwise.serving.served import Served
 
 COUNT = 2000  # requests of a simulated load; the first part, which meets an empty engine, is not counted
@@ -65,10 +65,22 @@ class Instance:
 
     def saturation_rate(self, loads: LoadShape, limits: Limits) -> float:
         """The highest rate within the limits, in requests a second, at most the capacity; 0.0 where they hold at none."""
+        *_, (rate, _) = self.narrowing(loads, limits)
+        return rate
+
+    def narrowing(self, loads: LoadShape, limits: Limits) -> Iterator[tuple[float, float]]:
+        """Ever narrower bounds of that rate, as gpuwise.serving.saturation.narrowing gives them."""
         capacity = self.capacity(loads)
         if not capacity:
-            return 0.0
-        return saturation_rate(lambda rate: _steady(self.served(loads.at(rate))), limits, start=capacity, highest=capacity)
+            yield 0.0, 0.0
+            return
+        yield 0.0, capacity
+
+        def served_at(rate: float) -> Served:
+            load = loads.at(rate)
+            return _steady(serve(load, self.iteration_s, self.policy, stop=TooMany(limits, load, _warm(load))))
+
+        yield from narrowing(served_at, limits, start=capacity, highest=capacity)
 
     def alone(self, loads: LoadShape) -> Served:
         """The outcome of the mean request, with nobody else there: no limit can be below."""
@@ -120,10 +132,15 @@ def _percentile(values: np.ndarray, percent: float) -> float:
 
 def _steady(served: Served) -> Served:
     """The outcome without the requests that met an engine which was still filling up."""
-    rest = slice(int(WARM_UP * len(served.requests)), None)
+    rest = slice(_warm(served.requests), None)
     return replace(
         served, requests=served.requests.of(rest), first_token_s=served.first_token_s[rest], end_s=served.end_s[rest]
     )
+
+
+def _warm(load: Requests) -> int:
+    """Index of the first request that counts."""
+    return int(WARM_UP * len(load))
 
 
 def _scaled(iteration_s: IterationTime, factor: float) -> IterationTime:

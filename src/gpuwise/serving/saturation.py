@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpuwise.errors import InputError
+from gpuwise.serving.requests import Requests
 from gpuwise.serving.served import Served
 
-STEPS = 12  # halvings of the ratio between a rate that holds and one that does not: 2 ** (1 / 2 ** 12) is 0.02 %
+STEPS = 6  # halvings of the ratio between a rate that holds and one that does not: to 1 %, where other seeds move it by 5 %
+LOWEST = 2.0**-30  # of the first rate: where the limits do not hold there, they hold at none
+EARLY = 4  # rates without success after which the lowest one is tried
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,33 @@ class Limits:
         return served.share_within(ttft_s=self.ttft_s, tpot_s=self.tpot_s, latency_s=self.latency_s)
 
 
+class TooMany:
+    """Stops a load (gpuwise.serving.continuous.StopServing) once more of its requests than allowed have exceeded the limits.
+
+    Arguments:
+        limits: that must hold.
+        load: its requests.
+        first: index of the first one that counts.
+    """
+
+    def __init__(self, limits: Limits, load: Requests, first: int) -> None:
+        self._limits, self._first = limits, first
+        self._count, self._exceeded = len(load) - first, 0
+        self._arrival_s, self._gaps = load.arrival_s.tolist(), (load.output_tokens - 1).tolist()
+
+    def __call__(self, index: int, first_s: float, end_s: float) -> bool:
+        """Counts a request that ended."""
+        if index < self._first:
+            return False
+        arrival_s, gaps, limits = self._arrival_s[index], self._gaps[index], self._limits
+        self._exceeded += (
+            first_s - arrival_s > limits.ttft_s
+            or (gaps > 0 and (end_s - first_s) / gaps > limits.tpot_s)
+            or end_s - arrival_s > limits.latency_s
+        )
+        return (self._count - self._exceeded) / self._count < limits.share
+
+
 def saturation_rate(served_at: Callable[[float], Served], limits: Limits, *, start: float, highest: float = 1e6) -> float:
     """The highest rate, in requests a second, at which the limits hold; 0.0 where they hold at none.
 
@@ -50,23 +80,43 @@ def saturation_rate(served_at: Callable[[float], Served], limits: Limits, *, sta
         start: rate from which the search doubles or halves.
         highest: rate beyond which nothing is tried; it is returned where the limits hold there, too.
     """
+    *_, (rate, _) = narrowing(served_at, limits, start=start, highest=highest)
+    return rate
+
+
+def narrowing(
+    served_at: Callable[[float], Served], limits: Limits, *, start: float, highest: float = 1e6
+) -> Iterator[tuple[float, float]]:
+    """Ever narrower bounds of that rate, one pair after each load that was served; the first of the last pair is the rate.
+
+    Arguments as for saturation_rate.
+    """
     low, high = 0.0, np.inf
     rate = start
+    failures = 0
     while not (low and np.isfinite(high)):
         if limits.hold(served_at(rate)):
             low = rate
             if rate >= highest:
-                return highest
+                yield highest, highest
+                return
             rate = min(rate * 2, highest)
         else:
             high = rate
             rate /= 2
-            if rate < start * 2.0**-30:
-                return 0.0
+            failures += 1
+            if failures == EARLY and not limits.hold(served_at(start * LOWEST)):
+                yield 0.0, 0.0
+                return
+            if rate < start * LOWEST:
+                yield 0.0, 0.0
+                return
+        yield low, high
     for _ in range(STEPS):
         middle = float(np.sqrt(low * high))
         if limits.hold(served_at(middle)):
             low = middle
         else:
             high = middle
-    return low
+        yield low, high
+    yield low, low

@@ -23,12 +23,13 @@ from gpuwise.cost.rates import QUANTIZED
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
 from gpuwise.serving.formats import StoredWeights, stored
-from gpuwise.serving.generation import AttentionLayers, Generation, fused
+from gpuwise.serving.generation import AttentionLayers, Generation
 from gpuwise.trace.parallel.recorded import split_communication
 from gpuwise.trace.trace import Trace
 
 MATRIX_VECTOR_TOKENS = 8  # up to so many tokens the products of llama.cpp are memory-bound kernels (MMVQ_MAX_BATCH_SIZE)
 _INT8_TENSOR_CAPABILITY = (7, 5)
+MOST_READ = 1 << 16  # whole numbers between points whose value a table keeps
 STEPS = 4  # points of a table between a number and its double: times of products rise in steps of tiles
 
 
@@ -106,30 +107,22 @@ class EngineStep:
             seconds += self._reading_s(new, past)
         return seconds
 
-    @property
-    def kernels(self) -> int:
-        """Kernels of an iteration of one token where every operation is one, attention left out."""
-        parts = (self.generation.tokens, self.generation.head)
-        return sum(len(part.at(micro_batch=1, new_tokens=1).sequence.operation) for part in parts)
-
     def _tokens_s(self, tokens: int) -> float:
-        trace = self.generation.tokens.at(micro_batch=1, new_tokens=tokens)
-        return self._pass_s(trace, self._weights.product_bytes, tokens)
+        return self._pass_s(self.generation.fused_tokens(tokens), self._weights.product_bytes, tokens)
 
     def _head_s(self, sequences: int) -> float:
-        trace = self.generation.head.at(micro_batch=sequences, new_tokens=1)
-        return self._pass_s(trace, self._weights.head_bytes, sequences, is_head=True)
+        return self._pass_s(self.generation.fused_head(sequences), self._weights.head_bytes, sequences, is_head=True)
 
     def _pass_s(self, trace: Trace, weight_bytes: float, tokens: int, *, is_head: bool = False) -> float:
-        """Seconds of the kernels and collectives of a trace, one after the other.
+        """Seconds of the kernels and collectives of a fused trace, one after the other.
 
         Arguments:
             weight_bytes: of an element of the matrices in it.
             tokens: rows that are multiplied with them.
             is_head: whether it is that of the head, which computes in the recorded type.
         """
-        kernels, communication = split_communication(fused(trace))
-        counts, seconds = kernels.counts(), self.costs.kernel_s * len(trace.sequence.operation)
+        kernels, communication = split_communication(trace)
+        counts, seconds = kernels.counts(), self.costs.kernel_s * self.generation.kernels[is_head]
         for group in groups(kernels):
             shapes, dtype, slowdown = group.shapes, group.dtype, 1.0
             if group.kernel_class.startswith("gemm"):
@@ -245,11 +238,17 @@ class _Table:
     def __init__(self, function: Callable[[int], float], most: int) -> None:
         self._function, self._most = function, most
         self._values: dict[int, float] = {}
+        self._read: dict[int, float] = {}
 
     def __call__(self, number: float) -> float:
+        if isinstance(number, int) and number in self._read:
+            return self._read[number]
         low, high, share = _between(number)
         low_s = self._at(low)
-        return low_s if low == high else (1 - share) * low_s + share * self._at(high)
+        seconds = low_s if low == high else (1 - share) * low_s + share * self._at(high)
+        if isinstance(number, int) and len(self._read) < MOST_READ:
+            self._read[number] = seconds
+        return seconds
 
     def _at(self, number: int) -> float:
         if number not in self._values:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 EMBEDDING, HEAD, PRODUCT, OTHER = "embedding", "head", "product", "other"
@@ -39,6 +39,11 @@ class Weights:
         """Bytes of all of them, as recorded."""
         return self.count * self.elements * self.element_bytes
 
+    def shared_by(self, devices: int) -> Weights:
+        """The part of one of several devices that share them without remainder."""
+        rows, *columns = self.shape or (1,)
+        return replace(self, shape=(max(1, rows // devices), *columns))
+
 
 def all_blocks(short: tuple[Weights, ...], long: tuple[Weights, ...], *, more: int) -> tuple[Weights, ...]:
     """The weights of a model of whose blocks two recordings have few, the second one block more.
@@ -50,5 +55,5 @@ def all_blocks(short: tuple[Weights, ...], long: tuple[Weights, ...], *, more: i
     results = []
     for each in short:
         step = grown[each.name, each.shape].count - each.count
-        results.append(Weights(each.name, each.shape, each.count + more * step, each.element_bytes, each.role, each.tied))
+        results.append(replace(each, count=each.count + more * step))
     return tuple(results)

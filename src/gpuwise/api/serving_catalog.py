@@ -1,0 +1,198 @@
+"""The kinds of instance of the whole catalog, each with a bound of what it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from gpuwise.api.devices import Device, cheapest_offer, device_of
+from gpuwise.cost.rates import precisions_of
+from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.types import Chip
+from gpuwise.notes import Note, sentences
+from gpuwise.notes import serving as notes
+from gpuwise.serving.bounds import LoadMeans, SharedIteration, rate_bound, shared_by
+from gpuwise.serving.choosing import Choice, Contender, choose
+from gpuwise.serving.engines import Engine
+from gpuwise.serving.fleets import Fleet
+from gpuwise.serving.forecast import ServingRow
+from gpuwise.serving.generation import Generation
+from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.saturation import Limits
+
+COUNTS = (1, 2, 4, 8)  # devices of an instance
+BEGIN_WITH = 2  # counts of a chip that are considered before larger ones
+TIMES = 10.0  # how far above the user's rate the answer is to stay right
+ABOUT_THE_JOB = ("bad-job", "missing-dependency")  # codes of errors that no other device mends
+SHOWN = 6  # rows of the cheapest kinds of instance
+
+# What engines run on, of the kinds that offers sell: the oldest compute capability, and AMD's architectures.
+# vLLM (7.0, MI200 and newer, Radeon RX 7900 and newer): https://docs.vllm.ai/en/v0.14.0/getting_started/installation/gpu/
+# llama.cpp: CUDA, ROCm, Metal or Vulkan; GPUs of the last ten years.
+# TensorRT-LLM (Ampere and newer): https://nvidia.github.io/TensorRT-LLM/supported-hardware.html
+_VLLM = ((7, 0), ("CDNA 2.0", "CDNA 3.0", "CDNA 4.0", "RDNA 3.0", "RDNA 4.0"))
+_RUNS_ON: dict[str, tuple[tuple[int, int], tuple[str, ...] | None]] = {  # None: of any architecture
+    "llama.cpp": ((5, 0), None),
+    "vllm": _VLLM,
+    "vllm-2024": _VLLM,
+    "tensorrt-llm": ((8, 0), ()),
+}
+
+
+def runs_on(engine: str, chip: Chip) -> bool:
+    """Whether an engine runs on a chip, as its documentation says. Of other kinds than GPUs no engine has figures."""
+    capability, architectures = _RUNS_ON.get(engine, _VLLM)
+    if not chip.kind.startswith("gpu"):
+        return False
+    if chip.compute_capability is not None:
+        return chip.compute_capability >= capability
+    return architectures is None or chip.architecture in architectures
+
+
+@dataclass
+class CatalogInstances:
+    """The kinds of instance that offers of a catalog sell on demand, of 1, 2, 4 or 8 devices.
+
+    Arguments:
+        catalog: source of offers.
+        engine: that runs there.
+        precision: that the devices must compute in.
+        load: its requests.
+        limits: what users accept.
+        recorded: how the model generates on one such device.
+        instance: an instance of a generation on a device; raises InputError where it does not fit.
+
+    Attributes:
+        instances: by device; those of one device, and those whose queue was simulated.
+    """
+
+    catalog: Catalog
+    engine: Engine
+    precision: str
+    load: LoadShape
+    limits: Limits
+    recorded: Callable[[Device], Generation]
+    instance: Callable[[Device, Generation], Instance]
+    instances: dict[str, Instance] = field(default_factory=dict, init=False)
+    _left_out: dict[str, list[str]] = field(default_factory=dict, init=False)
+
+    def contenders(self) -> list[Contender]:
+        """Those that may serve, smallest counts of each chip first."""
+        self._left_out = {"engine": [], "precision": [], "memory": [], "slow": []}
+        means = LoadMeans.of(self.load.at(1.0))
+        return [each for chip in self._sold() for each in self._of_chip(chip, means)]
+
+    def notes(self, choice: Choice) -> tuple[Note, ...]:
+        """What was considered, and what was left out."""
+        considered = sum(map(len, (choice.exact, choice.fails, choice.dearer)))
+        dearer = considered - len(choice.fails) - min(SHOWN, len(choice.exact))
+        left = {reason: ", ".join(names) for reason, names in self._left_out.items() if names}
+        makers = {
+            "engine": lambda names: notes.engine_runs_elsewhere(engine=self.engine.name, chips=names),
+            "precision": lambda names: notes.no_such_precision(precision=self.precision, chips=names),
+            "memory": lambda names: notes.too_little_memory(instances=names),
+            "slow": lambda names: notes.too_slow_for_a_token(instances=names),
+        }
+        return (
+            notes.whole_catalog(considered=considered, dearer=dearer),
+            *(makers[reason](names) for reason, names in left.items()),
+        )
+
+    def _sold(self) -> list[Chip]:
+        sold = {offer.chip_id for offer in self.catalog.offers if offer.terms == "on-demand"}
+        chips = []
+        for chip in (self.catalog.chips[id_] for id_ in sorted(sold & self.catalog.chips.keys())):
+            if not runs_on(self.engine.name, chip):
+                self._left_out["engine"].append(chip.id)
+            elif self.precision not in precisions_of(chip):
+                self._left_out["precision"].append(chip.id)
+            else:
+                chips.append(chip)
+        return chips
+
+    def _of_chip(self, chip: Chip, means: LoadMeans) -> list[Contender]:
+        """The first counts that may serve; each of the others takes the place of one that does not."""
+        alone = device_of(chip.id, self.catalog)
+        chained: list[Contender] = []
+        iterations: Instance | None = None
+        for count in COUNTS:
+            offer = cheapest_offer(self.catalog, chip, count)
+            if offer is None:
+                continue
+            name = alone.cluster.name if count == 1 else f"{alone.cluster.name}:{count}"
+            try:
+                instance = self.instance(alone, shared_by(self.recorded(alone), count))
+            except InputError:
+                self._left_out["memory"].append(name)
+                continue
+            iterations = iterations or instance  # their tables serve every count
+            if count == 1:
+                self.instances[name] = instance
+            shared = SharedIteration(iterations.iteration_s, self.engine.costs.iteration_s, count)
+            rate = rate_bound(replace(instance, iteration_s=shared), means, self.limits)
+            if not rate:
+                self._left_out["slow"].append(name)
+                continue
+            chained.append(Contender(name, offer.usd_per_hour, rate, partial(self._narrower, name)))
+        for smaller, larger in zip(chained, chained[BEGIN_WITH:], strict=False):
+            smaller.larger = larger
+        return chained[:BEGIN_WITH]
+
+    def _narrower(self, name: str) -> Iterator[tuple[float, float]]:
+        """Bounds of the saturation rate of a kind of instance; (0, 0) where the model does not run there."""
+        device = device_of(name, self.catalog)
+        try:
+            instance = self.instances.get(name) or self.instance(device, self.recorded(device))
+        except GpuwiseError as error:
+            if error.code in ABOUT_THE_JOB:
+                raise
+            yield 0.0, 0.0
+            return
+        self.instances[name] = instance
+        yield from instance.narrowing(self.load, self.limits)
+
+
+class RowOf(Protocol):
+    """The row of a device by its name. solved: an instance there with its saturation rate; None where it does not fit."""
+
+    def __call__(self, device: str, solved: tuple[Instance, float] | None, /) -> ServingRow: ...
+
+
+@dataclass(frozen=True)
+class CatalogAnswer:
+    """What the whole catalog has for a rate.
+
+    Attributes:
+        rows: of the SHOWN cheapest kinds of instance, and of those that were simulated and serve no rate.
+        fleets: of every kind of instance whose saturation rate is exact: the cheapest of all up to TIMES the rate are there.
+        notes: what was considered, and what was left out.
+    """
+
+    rows: tuple[ServingRow, ...]
+    fleets: tuple[Fleet, ...]
+    notes: tuple[Note, ...]
+
+
+def answer_of_catalog(instances: CatalogInstances, row_of: RowOf, *, rate_per_s: float) -> CatalogAnswer:
+    """The cheapest kinds of instance of a catalog.
+
+    Raises UnsupportedError where none of them serves the model within the limits.
+    """
+    choice = choose(instances.contenders(), rate_per_s=rate_per_s, up_to=TIMES * rate_per_s, count=SHOWN)
+
+    def row(contender: Contender) -> ServingRow:
+        instance = instances.instances.get(contender.device)
+        return row_of(contender.device, None if instance is None else (instance, contender.low))
+
+    left_out = instances.notes(choice)
+    if not choice.exact:
+        reasons = [f"{row.device}: {row.reason}" for row in map(row, choice.fails[:2])] or sentences(left_out[1:])
+        raise UnsupportedError(
+            f"nothing that offers of the catalog sell serves this: {'; '.join(reasons)}",
+            ["other limits (--slo), or shorter requests (--input, --output)", "other devices: --on"],
+        )
+    rows = [row(contender) for contender in (*choice.exact[:SHOWN], *choice.fails)]
+    return CatalogAnswer(tuple(rows), tuple(contender.floor for contender in choice.exact), left_out)

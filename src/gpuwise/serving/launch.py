@@ -1,0 +1,92 @@
+"""launch_line: the command that starts an instance of an engine with the settings that were simulated."""
+
+from __future__ import annotations
+
+import shlex
+
+from gpuwise.serving.policy import BatchingPolicy
+from gpuwise.serving.requests import Requests
+
+UNKNOWN_MODEL = "MODEL"
+LENGTH_STEP = 256  # to which the longest request is rounded up
+
+# Presets are architectures without weights; these are the hub's ids of weights of their shapes, as the models' pages name them.
+PRESET_WEIGHTS = {
+    "gpt2": "openai-community/gpt2",
+    "gpt2-medium": "openai-community/gpt2-medium",
+    "gpt2-large": "openai-community/gpt2-large",
+    "gpt2-xl": "openai-community/gpt2-xl",
+    "llama2-7b": "meta-llama/Llama-2-7b-hf",
+    "llama2-13b": "meta-llama/Llama-2-13b-hf",
+    "llama3-8b": "meta-llama/Meta-Llama-3-8B",
+    "llama3-70b": "meta-llama/Meta-Llama-3-70B",
+    "llama3-405b": "meta-llama/Llama-3.1-405B",
+    "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
+}
+# --dtype of vLLM: https://docs.vllm.ai/en/v0.8.5/serving/engine_args.html
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def model_of(job: str) -> str:
+    """The id or folder of a job's weights: that of an hf: job, the usual one of a preset, else UNKNOWN_MODEL."""
+    if job.startswith("hf:"):
+        return job.removeprefix("hf:")
+    return PRESET_WEIGHTS.get(job, UNKNOWN_MODEL)
+
+
+def longest_request(load: Requests, policy: BatchingPolicy, context: int | None) -> int:
+    """Tokens of the longest request to allow: the longest simulated one, at most what the cache and the model hold."""
+    longest = int((load.input_tokens + load.output_tokens).max())
+    rounded = -(-longest // LENGTH_STEP) * LENGTH_STEP
+    return min(rounded, policy.cache_tokens, *(() if context is None else (context,)))
+
+
+def launch_line(
+    engine: str, model: str, policy: BatchingPolicy, *, devices: int, precision: str, memory_share: float, longest: int
+) -> str:
+    """The command that starts one instance; "" for an engine or a precision whose command is not known.
+
+    Arguments:
+        engine: its name, of gpuwise.serving.engines.
+        model: id or folder of the weights.
+        devices: devices that share the layers.
+        memory_share: share of a device's memory that the engine takes.
+        longest: tokens of the longest request.
+    """
+    flags: dict[str, str | float]
+    if precision not in _DTYPES:
+        return ""
+    if engine == "tensorrt-llm":
+        # Flags: https://nvidia.github.io/TensorRT-LLM/0.18.2/commands/trtllm-serve.html and tensorrt_llm/commands/serve.py of
+        # 1.x. It has no flag for the type, which is that of the weights. Its share of memory is of what weights leave.
+        words: list[str | float] = ["trtllm-serve", model, "--backend", "pytorch", "--tp_size", devices]
+        words += ["--max_num_tokens", policy.batched_tokens, "--max_batch_size", policy.sequences, "--max_seq_len", longest]
+        return _line([*words, *(["--enable_chunked_prefill"] if policy.chunked else [])])
+    if engine == "llama.cpp":
+        # Flags: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md. The context is that of all slots.
+        flags = {"--ctx-size": min(longest * policy.sequences, policy.cache_tokens), "--parallel": policy.sequences}
+        begin = ["llama-server", "--model", f"{model.rpartition('/')[2]}.gguf", "--n-gpu-layers", "all"]
+        return _line([*begin, *(word for flag in flags.items() for word in flag), "--ubatch-size", policy.batched_tokens])
+    if engine == "vllm":
+        # Flags: https://docs.vllm.ai/en/v0.8.5/serving/engine_args.html, https://docs.vllm.ai/en/latest/cli/index.html
+        begin, batched_tokens = ["vllm", "serve", model], policy.batched_tokens
+    elif engine == "vllm-2024":
+        # Before 0.6 there was no `vllm serve`: https://docs.vllm.ai/en/latest/models/engine_args.html of 0.4. Without chunked
+        # prefill a whole prompt must fit into an iteration.
+        begin = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+        batched_tokens = max(policy.batched_tokens, longest)
+    else:
+        return ""
+    flags = {
+        "--tensor-parallel-size": devices,
+        "--max-num-batched-tokens": batched_tokens,
+        "--max-num-seqs": policy.sequences,
+        "--gpu-memory-utilization": memory_share,
+        "--max-model-len": longest,
+        "--dtype": _DTYPES[precision],
+    }
+    return _line([*begin, *(word for flag in flags.items() for word in flag)])
+
+
+def _line(words: list[str | float]) -> str:
+    return " ".join(shlex.quote(str(word)) for word in words)

@@ -1,0 +1,153 @@
+"""serve_plan without devices: the whole catalog, against every device by name; budgets, and money at other rates."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+from click.testing import CliRunner
+from tests.unit.test_api_serving import job
+
+from gpuwise.api import serving, serving_catalog
+from gpuwise.api.devices import device_of
+from gpuwise.api.serving import serve_plan
+from gpuwise.cli.main import main
+from gpuwise.errors import NoPlanError, UnsupportedError
+from gpuwise.hardware.catalog import load_catalog
+from gpuwise.job import Job
+from gpuwise.serving.bounds import LoadMeans, SharedIteration, rate_bound, shared_by
+from gpuwise.serving.engines import engine_of
+from gpuwise.serving.generation import Generation
+from gpuwise.serving.instance import LoadShape
+from gpuwise.serving.lengths import Lengths
+from gpuwise.serving.saturation import Limits
+from gpuwise.tracing import generation
+from gpuwise.tracing.generation import record_generation
+
+CHIPS = ("rtx-4090", "h100-80gb-sxm", "l40s", "t4", "tpu-v5e", "rtx-3090")
+
+
+@lru_cache
+def recorded(precision: str, tp: int, target: str) -> Generation:
+    """How the small job generates, recorded once for all tests here."""
+    return record_generation(job(), precision=precision, tp=tp, target=target, longest=4096)
+
+
+@pytest.fixture(autouse=True)
+def one_recording(monkeypatch: pytest.MonkeyPatch):
+    def of(job: Job, *, precision: str, tp: int, target: str, longest: int | None) -> Generation:
+        if job.name == "small":
+            return recorded(precision, tp, target)
+        return record_generation(job, precision=precision, tp=tp, target=target, longest=longest)
+
+    monkeypatch.setattr(generation, "record_generation", of)
+
+
+@pytest.fixture
+def few_chips(monkeypatch: pytest.MonkeyPatch):
+    """A catalog whose offers sell a few chips, and a table of two rows."""
+    catalog = copy.copy(load_catalog())
+    catalog.__dict__["offers"] = tuple(offer for offer in load_catalog().offers if offer.chip_id in CHIPS)
+    monkeypatch.setattr(serving, "load_catalog", lambda: catalog)
+    monkeypatch.setattr(serving_catalog, "SHOWN", 2)
+
+
+QUESTION = {"rate": "300/s", "slo": "ttft=200ms,tpot=20ms"}
+
+
+def test_the_whole_catalog_answers_as_every_device_by_name(few_chips):
+    whole = serve_plan(job(), **QUESTION)
+    names = [f"{chip}{count}" for chip in ("rtx-4090", "h100-80gb-sxm") for count in ("", ":2")]
+    names += ["l40s", "l40s:4", "rtx-3090:2", "rtx-3090:4"]
+    named = serve_plan(job(), on=names, **QUESTION)
+    assert [row.replicas > 0 for row in whole.rows] == [True, True, *[False] * (len(whole.rows) - 2)]
+    assert whole.rows[:2] == named.rows[:2]
+    # The cheapest at every rate, too, though most were left out.
+    ends = [each.up_to_per_s for each in named.by_rate]
+    assert [each.up_to_per_s for each in whole.by_rate] == pytest.approx(ends)
+    assert [each.usd_per_month for each in whole.by_rate] == [each.usd_per_month for each in named.by_rate]
+    words = " ".join(whole.assumptions)
+    assert "tpu-v5e" in words  # of which no engine has figures
+    assert "do not compute in bf16: t4" in words
+
+
+@pytest.mark.parametrize("device", ["rtx-4090", "h100-80gb-sxm:2"])
+@pytest.mark.parametrize("engine", ["vllm", "vllm-2024"])
+@pytest.mark.parametrize("slo", [Limits(), Limits(ttft_s=0.5, tpot_s=0.01)])
+def test_no_instance_exceeds_its_bound(device: str, engine: str, slo: Limits):
+    load = LoadShape(Lengths(512, 128, input_variation=1.0, output_variation=1.0, longest=4096))
+    recordings, named = serving._Recordings(job(), "bf16"), engine_of(engine)
+    several = device_of(device, load_catalog())
+    alone = device_of(device.partition(":")[0], load_catalog())
+    one = serving._instance(alone, shared_by(recordings.of(alone), several.devices), named, load)
+    shared = replace(one, iteration_s=SharedIteration(one.iteration_s, named.costs.iteration_s, several.devices))
+    bound = rate_bound(shared, LoadMeans.of(load.at(1.0)), slo)
+    real = serving._instance(several, recordings.of(several), named, load).saturation_rate(load, slo)
+    assert real <= bound
+
+
+def test_a_higher_rate_never_costs_less(few_chips):
+    plans = [serve_plan(job(), **{**QUESTION, "rate": rate}) for rate in ("3/s", "300/s", "900/s")]
+    months = [plan.rows[0].usd_per_month for plan in plans]
+    assert months == sorted(months)
+    for plan in plans:
+        assert plan.by_rate[0].device  # and the table by rate has the row's price at the row's rate
+        at = next(each for each in plan.by_rate if each.above_per_s < plan.rate_per_s <= each.up_to_per_s)
+        assert at.device == plan.rows[0].device
+        assert at.usd_per_month[0] <= plan.rows[0].usd_per_month <= at.usd_per_month[1]
+
+
+def test_money_of_a_row_and_of_an_api():
+    result = serve_plan(job(), on="rtx-4090", rate="10/s", spread=0, input=400, output=100, api_price="1,2")
+    row = result.rows[0]
+    per_hour = row.usd_per_hour
+    assert row.usd_per_request == pytest.approx(per_hour / 36_000)
+    assert row.usd_per_million_output == pytest.approx(1e6 * per_hour / 36_000 / 100)
+    assert row.usd_per_million_tokens == pytest.approx(1e6 * per_hour / 36_000 / 500)
+    assert result.api_usd_per_month == pytest.approx((400 + 200) / 1e6 * 10 * 3600 * 730.5)
+    assert row.break_even.from_per_s == pytest.approx(per_hour / 3600 / 600e-6)
+    assert row.offer
+    assert row.launch.startswith("vllm serve MODEL --tensor-parallel-size 1")
+    assert "--max-model-len 512 " in row.launch
+
+
+def test_a_budget_marks_rows_and_names_the_nearest():
+    free = serve_plan(job(), on="rtx-4090,h100-sxm", rate="10/s")
+    cheap, dear = (row.usd_per_month for row in free.rows)
+    within = serve_plan(job(), on="rtx-4090,h100-sxm", rate="10/s", budget=f"{(cheap + dear) / 2}")
+    assert [row.over_budget for row in within.rows] == [False, True]
+    with pytest.raises(NoPlanError, match=f"the nearest is 1 x {free.rows[0].device}"):
+        serve_plan(job(), on="rtx-4090,h100-sxm", rate="10/s", budget=f"{cheap / 2}")
+
+
+def test_nothing_in_the_catalog_serves_it(few_chips):
+    with pytest.raises(UnsupportedError, match="nothing that offers of the catalog sell"):
+        serve_plan(job(), rate="1/s", slo="tpot=0.001ms")
+    with pytest.raises(UnsupportedError, match="ttft of one request alone"):
+        serve_plan(job(), rate="1/s", slo="ttft=0.01ms")
+
+
+def test_on_the_command_line():
+    run = CliRunner().invoke(main, ["serve-plan", "gpt2", "--on", "l4", "--rate", "5/s", "--budget", "1"])
+    assert run.exit_code == 2
+    assert "--budget" in run.output
+    run = CliRunner().invoke(main, ["serve-plan", "gpt2", "--on", "l4", "--rate", "5/s", "--api-price", "1"])
+    assert run.exit_code == 2
+    run = CliRunner().invoke(main, ["serve-plan", "gpt2", "--on", "l4", "--rate", "5/s", "--api-price", "1,2", "--json"])
+    data = json.loads(run.stdout)
+    assert data["api"]["usd_per_month"] > 0
+    assert data["rows"][0]["launch"].startswith("vllm serve openai-community/gpt2 ")
+    assert data["rows"][0]["break_even"]["from_per_s"] > 0
+    assert data["by_rate"][0]["device"] == "l4"
+    text = CliRunner().invoke(main, ["serve-plan", "gpt2", "--on", "l4", "--rate", "5/s", "--api-price", "1,2"]).output
+    for words in ("cheapest by rate", "start each l4 with", "cheaper from", "gpt2 is a shape without weights"):
+        assert words in text
+
+
+def test_a_forward_pass_says_that_it_reads():
+    text = CliRunner().invoke(main, ["forecast", "gpt2", "--on", "l4", "--mode", "infer"]).output
+    assert "tokens read" in text
+    assert "gpuwise serve-plan gpt2 --rate 5/s" in " ".join(text.split())
