@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.types import Plan
     from gpuwise.results.measurement import MachineMeasurement
     from gpuwise.results.training import TrainResult
+    from gpuwise.serving.check import ServeCheck
 
 WIDTH = 160  # columns where no terminal and no $COLUMNS says how many
 # By the name of a result's class: the module beside this one and its function. Loaded when it is printed.
@@ -36,6 +37,7 @@ _REPORTS = {
     "Validation": "validate",
     "Installation": "doctor",
     "FitForecast": "classical",
+    "ServeCheck": "serve_check",
 }
 
 
@@ -117,6 +119,15 @@ def _kernel(kernel: KernelForecast) -> str:
     return f"{kernel.kernel} {kernel.dtype} on {kernel.device}: {format_duration(kernel.time_s.value)} {interval}"
 
 
+def _serve_check(check: ServeCheck) -> str:
+    median = check.latency["latency_s"][50]
+    measured = "-" if median.measured is None else format_duration(median.measured)
+    return (
+        f"{check.job} on {check.device}: {check.counts.answered:,} of {check.counts.sent:,} requests answered, "
+        f"median latency {measured}, forecast {format_duration(median.forecast.value)}"
+    )
+
+
 _LINES: dict[str, Callable[[Any], str]] = {
     "Forecast": _forecast,
     "FitResult": _fit,
@@ -128,6 +139,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "MachineMeasurement": _measure,
     "Validation": lambda result: f"{len(result.trials)} trials on {result.machine}, {result.taken[:10]}",
     "FitForecast": lambda result: f"{result.job} on {result.machine}: {result.cpu_enough.text}",
+    "ServeCheck": _serve_check,
     "Installation": lambda result: f"gpuwise {result.versions['gpuwise']} on {result.machine}",
     "KernelForecast": _kernel,
     "Roofline": lambda result: f"{result.job} on {result.device}: {len(result.points)} points by {result.by}",
