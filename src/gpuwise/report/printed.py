@@ -120,12 +120,11 @@ def _kernel(kernel: KernelForecast) -> str:
 
 
 def _serve_check(check: ServeCheck) -> str:
-    median = check.latency["latency_s"][50]
-    measured = "-" if median.measured is None else format_duration(median.measured)
-    return (
-        f"{check.job} on {check.device}: {check.counts.answered:,} of {check.counts.sent:,} requests answered, "
-        f"median latency {measured}, forecast {format_duration(median.forecast.value)}"
-    )
+    answered = f"{check.job} on {check.device}: {check.counts.answered:,} of {check.counts.sent:,} requests answered"
+    median = check.latency["latency_s"][50] if "latency_s" in check.latency else None
+    if median is None or median.measured is None:
+        return answered
+    return f"{answered}, median latency {format_duration(median.measured)}, forecast {format_duration(median.forecast.value)}"
 
 
 _LINES: dict[str, Callable[[Any], str]] = {
