@@ -30,6 +30,7 @@ from gpuwise.runtime.serving.waiting_line import WaitingLine
 from gpuwise.serving.group_server import GroupServer, all_at_once, capacity_of
 from gpuwise.serving.pass_times import ForwardTimes, GenerationTimes, sizes_up_to
 from gpuwise.serving.requests import Requests, requests
+from gpuwise.serving.served import Served
 from gpuwise.serving.windowed import GroupTime, WindowPolicy, serve_groups
 from gpuwise.strategy import Strategy
 
@@ -299,6 +300,16 @@ def test_an_interrupted_check_compares_what_had_ended():
     # The measured times are those of the forecast, which is of the same four requests.
     assert all(figure.error == pytest.approx(0) for figures in result.latency.values() for figure in figures.values())
     assert any("interrupted" in line for line in result.remarks)
+
+
+def test_a_check_that_is_interrupted_at_once_has_no_figures():
+    plan = check_plan(small_job(), rate="inf", requests=10, input=8, output=4)
+    nothing = np.full(10, np.nan)
+    result = compared(plan, LoadReplay(Served(plan.load, nothing, nothing, 0, 0.0), interrupted=True), None)
+    assert (result.counts.sent, result.latency) == (0, {})
+    assert "interrupted" in as_text(result)
+    assert "0 of 0" in repr(result)
+    json.dumps(result.to_dict(), allow_nan=False)
 
 
 def test_overload_is_said():
