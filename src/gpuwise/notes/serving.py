@@ -93,9 +93,10 @@ def one_sample_a_request() -> str:
 @kind_of_note(flag="--rate")
 def above_capacity(*, rate_per_s: float, capacity_per_s: float) -> str:
     """More requests arrive than are served."""
+    rate, capacity = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (rate_per_s, capacity_per_s))
     return (
-        f"{rate_per_s:.3g} requests/s are above the {capacity_per_s:.3g} that are forecast to be served at most: they queue, "
-        "and latencies grow with the length of the load"
+        f"{rate} requests/s are above the {capacity} that are forecast to be served at most: they queue, and latencies grow "
+        "with the length of the load"
     )
 
 
