@@ -340,12 +340,19 @@ def test_the_command_serves_a_model_without_a_cache(tmp_path: Path):
         ({"duration": "10h", "rate": "1k/s"}, "at most"),
         ({"slo": "latency=0.001ms", "spread": 0.0}, "no rate stays"),
         ({"rate": "quickly"}, "rate"),
+        ({"input": 0}, "input"),
+        ({"rate": "inf", "duration": "5s"}, "no --duration"),
         ({"input": 60, "output": 60}, "context"),
     ],
 )
 def test_bad_settings(settings: dict[str, object], words: str):
     with pytest.raises(InputError, match=words):
         check_plan(small_job(), **settings)
+
+
+def test_lengths_are_of_jobs_that_generate():
+    with pytest.raises(InputError, match="--output is of jobs that generate"):
+        check_plan(small_job(generate=None), output=5)
 
 
 def test_what_the_model_raises_is_named():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, inf, isfinite, sqrt
+from math import ceil, inf, isfinite, isinf, sqrt
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
@@ -75,6 +75,7 @@ def check_plan(
     sizes = {"seq_len": requested.get("seq_len"), "image_size": requested.get("image_size")}
     resolved, device = job_of(job, **sizes), device_of(ON, load_catalog())
     generates = resolved.generate is not None
+    _check_used(requested, generates=generates)
     lengths = _lengths(resolved, requested) if generates else Lengths(1, 1)
     shape = LoadShape(lengths, seed=_whole(requested, "seed", 0, least=0))
     policy = _policy(requested, generates=generates, spread=lengths.input_variation)
@@ -95,7 +96,7 @@ def check_plan(
     server = GroupServer(forecast.times, policy)
     rate_per_s = _usual_rate(server, shape, limits) if named_rate is None else named_rate
     load = _load(shape, rate_per_s, requested, arrive_s=arrive_s)
-    assumed = _assumed(requested, load, policy, generates=generates, spread=lengths.input_variation)
+    assumed = _assumed(requested, load, policy, lengths if generates else None)
     return CheckPlan(
         resolved,
         device,
@@ -115,13 +116,28 @@ def _lengths(job: Job, requested: CheckSettings) -> Lengths:
     spread = requested.get("spread")
     if spread is None:
         spread = 0.0 if (requested.get("batch") or 1) > 1 else 1.0
+    usual_input, usual_output = INPUT_TOKENS, OUTPUT_TOKENS
+    if job.context_length is not None:
+        usual_input, usual_output = (min(usual, max(1, job.context_length // 2)) for usual in (usual_input, usual_output))
     return Lengths(
-        requested.get("input") or min(INPUT_TOKENS, (job.context_length or INPUT_TOKENS * 2) // 2),
-        requested.get("output") or min(OUTPUT_TOKENS, (job.context_length or OUTPUT_TOKENS * 2) // 2),
+        _whole(requested, "input", usual_input),
+        _whole(requested, "output", usual_output),
         input_variation=spread,
         output_variation=spread,
         longest=job.context_length,
     )
+
+
+def _check_used(requested: CheckSettings, *, generates: bool) -> None:
+    """Raises InputError for a setting that changes nothing."""
+    unused = [] if generates else [name for name in ("input", "output", "spread") if requested.get(name) is not None]
+    if unused:
+        raise InputError(
+            f"--{unused[0]} is of jobs that generate tokens; a request of this one is a sample of its batch.",
+            [f"leave out --{unused[0]}", "--seq-len or --image-size, the sizes of a sample"],
+        )
+    if requested.get("duration") is not None and requested.get("rate") is not None and isinf(_named_rate(requested) or 0.0):
+        raise InputError("requests that come all at once have no --duration.", ["--requests, their number"])
 
 
 def _policy(requested: CheckSettings, *, generates: bool, spread: float) -> WindowPolicy:
@@ -207,23 +223,22 @@ def _load(shape: LoadShape, rate_per_s: float, requested: CheckSettings, *, arri
     return within
 
 
-def _assumed(
-    requested: CheckSettings, load: Requests, policy: WindowPolicy, *, generates: bool, spread: float
-) -> tuple[Note, ...]:
+def _assumed(requested: CheckSettings, load: Requests, policy: WindowPolicy, lengths: Lengths | None) -> tuple[Note, ...]:
+    """What was not named, and how the server works. lengths: of prompts and answers; None for a model without a cache."""
     queue = policy.queue or 0
-    by_kind = (
-        (
-            *(() if "input" in requested else (notes.assumed_input_tokens(tokens=INPUT_TOKENS),)),
-            *(() if "output" in requested else (notes.assumed_output_tokens(tokens=OUTPUT_TOKENS),)),
-            notes.spread_of_lengths(variation=spread),
-            notes.served_in_turn(batch=policy.batch, queue=queue),
-        )
-        if generates
-        else (
+    by_kind: tuple[Note, ...]
+    if lengths is None:
+        by_kind = (
             notes.one_sample_a_request(),
             notes.served_in_batches(batch=policy.batch, window_ms=1e3 * policy.window_s, queue=queue),
         )
-    )
+    else:
+        by_kind = (
+            *(() if "input" in requested else (notes.assumed_input_tokens(tokens=round(lengths.input_tokens)),)),
+            *(() if "output" in requested else (notes.assumed_output_tokens(tokens=round(lengths.output_tokens)),)),
+            notes.spread_of_lengths(variation=lengths.input_variation),
+            notes.served_in_turn(batch=policy.batch, queue=queue),
+        )
     return (
         *(() if "rate" in requested else (notes.assumed_rate(share=SHARE),)),
         *(

@@ -56,6 +56,7 @@ def serve_here(plan: CheckPlan, *, progress: Callable[[str], None]) -> ServeChec
             progress(doing)
             flood = replay(all_at_once(load), model, replace(policy, queue=None, patience_s=inf))
             capacity = None if flood.interrupted else capacity_of(flood.served)
+            outcome = replace(outcome, interrupted=flood.interrupted)
     except Exception as error:  # the job's own code may raise anything
         raise job_failure(error, plan.job, doing=doing, part=plan.job.generate or plan.job.loss) from error
     return compared(plan, outcome, capacity, disturbed=tuple(disturbances(before, machine_load())))
