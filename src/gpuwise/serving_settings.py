@@ -7,6 +7,8 @@ from typing import Annotated, TypedDict
 from gpuwise.step_settings import Setting
 from gpuwise.strategy import PRECISIONS
 
+CHECKED_ENGINES = ("pytorch", "transformers")
+
 
 class ServingSettings(TypedDict, total=False):
     """What `serve_plan` takes beside the job, the devices and the rate."""
@@ -32,7 +34,10 @@ class CheckSettings(TypedDict, total=False):
     ]
     requests: Annotated[int | None, Setting("Requests sent (what comes in 20 s, 20 to 2,000).")]
     duration: Annotated[str | None, Setting("Time over which requests arrive, in place of their number.", metavar="TIME")]
-    batch: Annotated[int | None, Setting("Most requests that run together (8; 1 where tokens are generated).")]
+    engine: Annotated[
+        str | None, Setting("Plain PyTorch (default), or Transformers' continuous batching of hf: models.", CHECKED_ENGINES)
+    ]
+    batch: Annotated[int | None, Setting("Most requests that run together (8; 1 or, in transformers, 16 of text).")]
     window: Annotated[
         str | None, Setting("How long an idle server waits for a batch to fill, such as 5ms (0).", metavar="TIME")
     ]

@@ -28,7 +28,7 @@ from gpuwise.runtime.serving.models import GeneratingModel, collated
 from gpuwise.runtime.serving.server import LoadReplay, new_outcomes, replay, replay_of, serve_line
 from gpuwise.runtime.serving.waiting_line import WaitingLine
 from gpuwise.serving.group_server import GroupServer, all_at_once, capacity_of
-from gpuwise.serving.pass_times import ForwardTimes, GenerationTimes, sizes_up_to
+from gpuwise.serving.pass_times import ForwardTimes, GenerationTimes, PackedTimes, sizes_up_to
 from gpuwise.serving.requests import Requests, requests
 from gpuwise.serving.served import Served
 from gpuwise.serving.windowed import GroupTime, WindowPolicy, serve_groups
@@ -202,6 +202,15 @@ def test_times_of_generation_are_those_of_its_passes():
         assert seconds == pytest.approx(reading(3, 11) + sum(passes))
 
 
+def test_times_of_packed_iterations_count_all_new_and_all_cached_tokens():
+    def seconds(new: int, past: int) -> float:
+        return 0.3 + 0.02 * new + 0.001 * past
+
+    times = PackedTimes({new: {past: exactly(seconds(new, past)) for past in (0, 64, 1000)} for new in (1, 4, 256)})
+    assert times([(7, 0), (20, 100)], 5, 300) == pytest.approx(seconds(7 + 20 + 5, 100 + 300))
+    assert times((), 1, 0) == pytest.approx(seconds(1, 0))
+
+
 def test_sizes_up_to():
     assert sizes_up_to(1) == [1]
     assert sizes_up_to(8) == [1, 2, 4, 8]
@@ -327,6 +336,34 @@ def test_the_command_serves_a_model_without_a_cache(tmp_path: Path):
     assert data["rate_per_s"] is None
     assert sum(group["requests"] * group["count"] for group in data["groups"]) == 12
     assert set(data["latency"]["latency_s"]) == {"p50", "p90", "p99"}
+
+
+@pytest.fixture
+def hub_folder(tmp_path: Path) -> str:
+    """A configuration of Transformers' Llama, as hf: takes it."""
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **sizes, **heads}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return f"hf:{tmp_path}"
+
+
+def test_continuous_batching_of_transformers(hub_folder: str):
+    pytest.importorskip("transformers")
+    device_module, available = torch.get_device_module, torch.accelerator.is_available
+    result = serve_check(hub_folder, engine="transformers", rate="inf", requests=6, input=8, output=4, batch=4)
+    assert result.counts.answered == result.counts.forecast_answered == 6
+    assert set(result.latency) == {"ttft_s", "tpot_s", "latency_s"}
+    assert result.groups == ()
+    assert result.to_dict()["utilisation"]["measured"] is None
+    assert (torch.get_device_module, torch.accelerator.is_available) == (device_module, available)
+    with pytest.raises(InputError, match="no --queue"):
+        check_plan(hub_folder, engine="transformers", queue=5)
+
+
+def test_continuous_batching_is_of_models_of_transformers():
+    with pytest.raises(InputError, match="no model of Transformers"):
+        check_plan(small_job(), engine="transformers")
 
 
 @pytest.mark.parametrize(

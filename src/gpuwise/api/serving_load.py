@@ -11,16 +11,18 @@ import numpy as np
 
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.serving import parse_limits
-from gpuwise.api.serving_times import ON, ForecastTimes, forward_times, generation_times
+from gpuwise.api.serving_times import ON, ForecastTimes, forward_times, generation_times, packed_times
 from gpuwise.api.sources import job_of, source_of
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
 from gpuwise.plan.space.legal import precisions_for
-from gpuwise.serving.group_server import COUNT, GroupServer, all_at_once
+from gpuwise.serving.group_server import COUNT, CheckedServer, GroupServer, PackedServer, all_at_once
 from gpuwise.serving.instance import LoadShape
 from gpuwise.serving.lengths import Lengths
+from gpuwise.serving.pass_times import PackedTimes
+from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.windowed import WindowPolicy
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 SHARE = 0.6  # of the highest rate within the limits, where no rate is named
 BATCH, QUEUE = 8, 1000
+PACKED, BATCHED_TOKENS, PAGE_TOKENS = 16, 256, 16  # of Transformers' continuous batching
+SPARE = 1.3  # pages over those of as many requests as run, each the longest: prompts wait where less than 15 % are free
 INPUT_TOKENS, OUTPUT_TOKENS = 64, 32
 LOAD_S, FEWEST, MOST = 20.0, 20, 2000  # requests sent where no number is named: those of so many seconds, within bounds
 MOST_REQUESTS = 100_000
@@ -54,7 +58,7 @@ class CheckPlan:
     device: Device
     generates: bool
     forecast: ForecastTimes
-    server: GroupServer
+    server: CheckedServer
     shape: LoadShape
     load: Requests
     rate_per_s: float
@@ -78,22 +82,34 @@ def check_plan(
     _check_used(requested, generates=generates)
     lengths = _lengths(resolved, requested) if generates else Lengths(1, 1)
     shape = LoadShape(lengths, seed=_whole(requested, "seed", 0, least=0))
-    policy = _policy(requested, generates=generates, spread=lengths.input_variation)
+    packs = requested.get("engine") == "transformers"
+    if packs:
+        _check_packs(resolved, requested)
+    policy = _policy(requested, generates=generates, packs=packs, spread=lengths.input_variation)
     named_rate, arrive_s = _named_rate(requested), _arrive_s(requested)
     progress("recording its passes")
-    if generates:
+    precision = requested.get("precision") or _precision(device)
+    server: CheckedServer
+    if packs:
+        longest, _ = _longest(shape, resolved.context_length)
+        blocks = policy.batch * ceil(longest / PAGE_TOKENS)
+        forecast = packed_times(
+            resolved, device, precision=precision, batched_tokens=BATCHED_TOKENS, cached_tokens=PAGE_TOKENS * blocks
+        )
+        cache_tokens = PAGE_TOKENS * ceil(blocks * SPARE)
+        packed = BatchingPolicy(BATCHED_TOKENS, policy.batch, cache_tokens, block_tokens=PAGE_TOKENS)
+        assert isinstance(forecast.times, PackedTimes)
+        server = PackedServer(forecast.times, packed)
+    elif generates:
         longest, prompt = _longest(shape, resolved.context_length)
         forecast = generation_times(
-            resolved,
-            device,
-            batch=policy.batch,
-            precision=requested.get("precision") or _precision(device),
-            longest_prompt=prompt,
-            longest=longest,
+            resolved, device, batch=policy.batch, precision=precision, longest_prompt=prompt, longest=longest
         )
     else:
         forecast = forward_times(source_of(job, **sizes), batch=policy.batch, precision=requested.get("precision"))
-    server = GroupServer(forecast.times, policy)
+    if not packs:
+        assert not isinstance(forecast.times, PackedTimes)
+        server = GroupServer(forecast.times, policy)
     rate_per_s = _usual_rate(server, shape, limits) if named_rate is None else named_rate
     load = _load(shape, rate_per_s, requested, arrive_s=arrive_s)
     assumed = _assumed(requested, load, policy, lengths if generates else None)
@@ -115,7 +131,7 @@ def check_plan(
 def _lengths(job: Job, requested: CheckSettings) -> Lengths:
     spread = requested.get("spread")
     if spread is None:
-        spread = 0.0 if (requested.get("batch") or 1) > 1 else 1.0
+        spread = 0.0 if (requested.get("batch") or 1) > 1 and requested.get("engine") != "transformers" else 1.0
     usual_input, usual_output = INPUT_TOKENS, OUTPUT_TOKENS
     if job.context_length is not None:
         usual_input, usual_output = (min(usual, max(1, job.context_length // 2)) for usual in (usual_input, usual_output))
@@ -140,9 +156,22 @@ def _check_used(requested: CheckSettings, *, generates: bool) -> None:
         raise InputError("requests that come all at once have no --duration.", ["--requests, their number"])
 
 
-def _policy(requested: CheckSettings, *, generates: bool, spread: float) -> WindowPolicy:
-    batch = _whole(requested, "batch", 1 if generates else BATCH)
-    if generates and batch > 1 and spread > 0:
+def _check_packs(job: Job, requested: CheckSettings) -> None:
+    """Raises InputError where Transformers' continuous batching cannot serve a job as requested."""
+    from gpuwise.job.job import meta_model
+
+    if job.generate is None or not hasattr(meta_model(job), "generate_batch"):
+        raise InputError(
+            f"{job.name or 'the job'} is no model of Transformers that generates.", ["leave out --engine", "name an hf: model"]
+        )
+    for name in ("window", "queue", "patience"):
+        if requested.get(name) is not None:
+            raise InputError(f"--engine transformers has no --{name}.", [f"leave out --{name}", "--engine pytorch"])
+
+
+def _policy(requested: CheckSettings, *, generates: bool, packs: bool, spread: float) -> WindowPolicy:
+    batch = _whole(requested, "batch", PACKED if packs else 1 if generates else BATCH)
+    if generates and not packs and batch > 1 and spread > 0:
         raise InputError(
             "plain PyTorch runs prompts of one length together, and these differ.", ["--spread 0", "leave out --batch"]
         )
@@ -193,7 +222,7 @@ def _arrive_s(requested: CheckSettings) -> float | None:
     return None if duration is None else parse_duration(duration)
 
 
-def _usual_rate(server: GroupServer, shape: LoadShape, limits: Limits) -> float:
+def _usual_rate(server: CheckedServer, shape: LoadShape, limits: Limits) -> float:
     rate = SHARE * server.saturation_rate(shape, limits).value
     if rate == 0:
         raise InputError(
@@ -237,7 +266,9 @@ def _assumed(requested: CheckSettings, load: Requests, policy: WindowPolicy, len
             *(() if "input" in requested else (notes.assumed_input_tokens(tokens=round(lengths.input_tokens)),)),
             *(() if "output" in requested else (notes.assumed_output_tokens(tokens=round(lengths.output_tokens)),)),
             notes.spread_of_lengths(variation=lengths.input_variation),
-            notes.served_in_turn(batch=policy.batch, queue=queue),
+            notes.served_packed(batch=policy.batch, tokens=BATCHED_TOKENS)
+            if requested.get("engine") == "transformers"
+            else notes.served_in_turn(batch=policy.batch, queue=queue),
         )
     return (
         *(() if "rate" in requested else (notes.assumed_rate(share=SHARE),)),

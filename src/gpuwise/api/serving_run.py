@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,8 @@ from gpuwise.serving.check import (
     checked_share,
     checked_utilisation,
 )
-from gpuwise.serving.group_server import all_at_once, capacity_of
+from gpuwise.serving.group_server import GroupServer, PackedServer, all_at_once, capacity_of
+from gpuwise.serving.requests import Requests
 from gpuwise.serving.served import Served
 from gpuwise.units import format_duration
 
@@ -38,28 +40,47 @@ LATE = 0.05  # of the median latency, by which a client may be late before the r
 def serve_here(plan: CheckPlan, *, progress: Callable[[str], None]) -> ServeCheck:
     """Builds the model, serves the load, and compares. Errors of the job's own code become JobError."""
     from gpuwise.runtime.build.failure import job_failure
-    from gpuwise.runtime.serving.server import replay
 
-    policy, load = plan.server.policy, plan.load
+    load = plan.load
     doing = "its first passes"
     try:
         progress(doing)
-        model = _model(plan)
-        span_s = plan.server.served(load).span_s
-        before = machine_load()
-        doing = f"serving {len(load):,} requests, about {format_duration(span_s)}"
-        progress(doing)
-        outcome = replay(load, model, policy)
-        capacity = None
-        if plan.saturates and not outcome.interrupted:
-            doing = "serving them all at once"
+        with _replaying(plan) as replayed:
+            span_s = plan.server.served(load).span_s
+            before = machine_load()
+            doing = f"serving {len(load):,} requests, about {format_duration(span_s)}"
             progress(doing)
-            flood = replay(all_at_once(load), model, replace(policy, queue=None, patience_s=inf))
-            capacity = None if flood.interrupted else capacity_of(flood.served)
-            outcome = replace(outcome, interrupted=flood.interrupted)
+            outcome = replayed(load, False)
+            capacity = None
+            if plan.saturates and not outcome.interrupted:
+                doing = "serving them all at once"
+                progress(doing)
+                flood = replayed(all_at_once(load), True)
+                capacity = None if flood.interrupted else capacity_of(flood.served)
+                outcome = replace(outcome, interrupted=flood.interrupted)
     except Exception as error:  # the job's own code may raise anything
         raise job_failure(error, plan.job, doing=doing, part=plan.job.generate or plan.job.loss) from error
     return compared(plan, outcome, capacity, disturbed=tuple(disturbances(before, machine_load())))
+
+
+@contextmanager
+def _replaying(plan: CheckPlan) -> Iterator[Callable[[Requests, bool], LoadReplay]]:
+    """The function that serves a load, with or (True) without a limit of the queue, once its model is warm."""
+    if isinstance(plan.server, PackedServer):
+        import torch
+
+        from gpuwise.runtime.serving.packed import PackedEngine
+
+        device = torch.device(torch_device(plan.device.chip))
+        with PackedEngine(plan.job, plan.forecast.strategy, device, plan.server.policy) as engine:
+            yield lambda load, unlimited: engine.replay(load)
+        return
+    from gpuwise.runtime.serving.server import replay
+
+    assert isinstance(plan.server, GroupServer)
+    model, policy = _model(plan), plan.server.policy
+    endless = replace(policy, queue=None, patience_s=inf)
+    yield lambda load, unlimited: replay(load, model, endless if unlimited else policy)
 
 
 def compared(plan: CheckPlan, outcome: LoadReplay, capacity: float | None, *, disturbed: tuple[Note, ...] = ()) -> ServeCheck:
@@ -78,7 +99,7 @@ def compared(plan: CheckPlan, outcome: LoadReplay, capacity: float | None, *, di
         device=plan.device.chip.id,
         precision=plan.forecast.strategy.precision,
         generates=plan.generates,
-        settings={**asdict(server.policy), "seed": plan.shape.seed},
+        settings={**server.settings, "seed": plan.shape.seed},
         rate_per_s=plan.rate_per_s,
         lengths=_lengths(plan),
         limits=plan.limits,
@@ -108,6 +129,7 @@ def _model(plan: CheckPlan) -> ServedModel:
 
     from gpuwise.runtime.serving.models import ForwardModel, GeneratingModel
 
+    assert isinstance(plan.server, GroupServer)
     device, batch = torch.device(torch_device(plan.device.chip)), plan.server.policy.batch
     strategy = plan.forecast.strategy
     if plan.generates:
@@ -124,6 +146,8 @@ def _lengths(plan: CheckPlan) -> dict[str, float]:
 
 def _groups(plan: CheckPlan, outcome: LoadReplay) -> tuple[CheckedGroup, ...]:
     """Batches by their requests. The forecast is of the same requests, so it compares passes without waiting."""
+    if not isinstance(plan.server, GroupServer):
+        return ()
     group_s = plan.server.times.group_s(plan.load)
     low, high = plan.server.times.spread
     by_size: dict[int, list[tuple[float, float]]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from gpuwise.cost import Forecast
 from gpuwise.cost.price import price
 from gpuwise.errors import InputError
 from gpuwise.notes import Note
-from gpuwise.serving.pass_times import ForwardTimes, GenerationTimes, PassTimes, sizes_up_to
+from gpuwise.serving.pass_times import ForwardTimes, GenerationTimes, PackedTimes, PassTimes, sizes_up_to
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.recorded import split_communication
 from gpuwise.units import format_bytes
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 ON = "here:1"
 LEAST_PROMPT = 16  # tokens: between one and so many, times of a prompt are taken as linear
+LEAST_NEW, LEAST_CACHED = 4, 32
 MEASURED = "measured here"
 _OF_THE_JOB = ("--seq-len", "--image-size", "--precision")
 
@@ -34,7 +36,7 @@ class ForecastTimes:
         rests_on_measurements: whether most of a pass is priced by what `gpuwise measure` measured here.
     """
 
-    times: PassTimes
+    times: PassTimes | PackedTimes
     strategy: Strategy
     rests_on_measurements: bool
     notes: tuple[Note, ...] = ()
@@ -64,20 +66,12 @@ def generation_times(
 
     longest_prompt, longest: most tokens of a prompt, and of a prompt and its answer.
     """
-    from gpuwise.tracing.generation import record_passes
-
     sequences = sizes_up_to(batch)
     prompts = sizes_up_to(longest_prompt, least=LEAST_PROMPT)
     past = sizes_up_to(max(longest - 1, 1), least=LEAST_PROMPT)
     reading = [(n, tokens, 0) for n in sequences for tokens in prompts]
     writing = [(n, 1, tokens) for n in sequences for tokens in past]
-    traces = record_passes(job, [*reading, *writing], precision=precision, target=device.target)
-    forecasts = {
-        point: price(
-            *split_communication(trace), device.cluster, strategy=trace.header.strategy.but(micro_batch=point[0]), replay=False
-        )
-        for point, trace in traces.items()
-    }
+    forecasts = _forecasts(job, device, [*reading, *writing], precision=precision)
     largest = forecasts[reading[-1]]
     _check_fits(largest, f"{batch:,} prompts of {prompts[-1]:,} tokens")
     return ForecastTimes(
@@ -88,6 +82,36 @@ def generation_times(
         Strategy(precision=precision, micro_batch=batch, mode="infer"),
         _is_measured(forecasts[writing[-1]]),
     )
+
+
+def packed_times(job: Job, device: Device, *, precision: str, batched_tokens: int, cached_tokens: int) -> ForecastTimes:
+    """Times of passes over up to `batched_tokens` new tokens beside up to `cached_tokens` tokens in all caches together."""
+    news = sizes_up_to(batched_tokens, least=LEAST_NEW)
+    past = [0, *sizes_up_to(cached_tokens, least=LEAST_CACHED)[1::2], cached_tokens]
+    points = [(1, new, tokens) for new in news for tokens in dict.fromkeys(past)]
+    forecasts = _forecasts(job, device, points, precision=precision)
+    largest = forecasts[points[-1]]
+    _check_fits(largest, f"{batched_tokens:,} tokens beside {cached_tokens:,} in the cache")
+    return ForecastTimes(
+        PackedTimes({new: {tokens: forecasts[1, new, tokens].step_time_s for tokens in past} for new in news}),
+        Strategy(precision=precision, micro_batch=1, mode="infer"),
+        _is_measured(largest),
+    )
+
+
+def _forecasts(
+    job: Job, device: Device, points: Sequence[tuple[int, int, int]], *, precision: str
+) -> dict[tuple[int, int, int], Forecast]:
+    """Forecasts of passes by sequences, new tokens of each, and tokens in the cache of each."""
+    from gpuwise.tracing.generation import record_passes
+
+    traces = record_passes(job, points, precision=precision, target=device.target)
+    return {
+        point: price(
+            *split_communication(trace), device.cluster, strategy=trace.header.strategy.but(micro_batch=point[0]), replay=False
+        )
+        for point, trace in traces.items()
+    }
 
 
 def _is_measured(forecast: Forecast) -> bool:

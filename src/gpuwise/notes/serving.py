@@ -78,6 +78,12 @@ def served_in_turn(*, batch: int, queue: int) -> str:
     return f"plain PyTorch runs {what} to the last token before the next; at most {queue:,} wait: --batch, --queue"
 
 
+@kind_of_note(flag="--batch")
+def served_packed(*, batch: int, tokens: int) -> str:
+    """How Transformers' continuous batching serves."""
+    return f"at most {batch:,} requests and {tokens:,} new tokens an iteration, which requests join as they come: --batch"
+
+
 @kind_of_note()
 def in_one_process() -> str:
     """Where clients and server are."""

@@ -1,15 +1,17 @@
-"""GroupServer: what users see of a server that runs whole requests together, and the highest rate it serves."""
+"""CheckedServer: what users see of a server on this machine, and the highest rate it serves."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from gpuwise.cost.forecast import Interval
-from gpuwise.serving.instance import LoadShape
-from gpuwise.serving.pass_times import PassTimes
+from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.pass_times import PackedTimes, PassTimes
+from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.saturation import Limits, saturation_rate
 from gpuwise.serving.served import Served
@@ -19,25 +21,31 @@ COUNT = 1000  # requests of the loads that search a rate
 MIDDLE = (0.25, 0.75)  # of the requests by their end: beside them the batches fill up and run empty
 
 
-@dataclass(frozen=True)
-class GroupServer:
-    """A server on one device.
+class CheckedServer(ABC):
+    """A server on one device, simulated."""
 
-    Attributes:
-        times: of its passes.
-        policy: how it forms batches.
-    """
+    @property
+    @abstractmethod
+    def spread(self) -> tuple[float, float]:
+        """Low and high of measured over forecast times of passes."""
 
-    times: PassTimes
-    policy: WindowPolicy
+    @property
+    @abstractmethod
+    def unlimited(self) -> CheckedServer:
+        """The same server, which turns nobody away."""
 
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, object]:
+        """How it forms batches."""
+
+    @abstractmethod
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
         """The outcome of a load, where every pass takes `factor` times its forecast."""
-        return serve_groups(load, _scaled(self.times.group_s(load), factor), self.policy)
 
     def outcomes(self, load: Requests) -> tuple[Served, Served, Served]:
         """The outcome of a load as forecast, and with passes as much faster and slower as their spread says."""
-        low, high = self.times.spread
+        low, high = self.spread
         return self.served(load), self.served(load, factor=low), self.served(load, factor=high)
 
     def capacity(self, loads: LoadShape) -> Interval:
@@ -49,12 +57,11 @@ class GroupServer:
         return self._with_spread(lambda factor: self._saturation_rate(loads, limits, factor))
 
     def _with_spread(self, rate_at: Callable[[float], float]) -> Interval:
-        low, high = self.times.spread
+        low, high = self.spread
         return Interval(rate_at(1.0), rate_at(high), rate_at(low))
 
     def _capacity(self, loads: LoadShape, factor: float) -> float:
-        endless = GroupServer(self.times, WindowPolicy(self.policy.batch))
-        return capacity_of(endless.served(all_at_once(loads.at(1.0, count=COUNT)), factor=factor))
+        return capacity_of(self.unlimited.served(all_at_once(loads.at(1.0, count=COUNT)), factor=factor))
 
     def _saturation_rate(self, loads: LoadShape, limits: Limits, factor: float) -> float:
         capacity = self._capacity(loads, factor)
@@ -63,6 +70,62 @@ class GroupServer:
         return saturation_rate(
             lambda rate: self.served(loads.at(rate, count=COUNT), factor=factor), limits, start=capacity, highest=capacity
         )
+
+
+@dataclass(frozen=True)
+class GroupServer(CheckedServer):
+    """A server that runs whole requests together.
+
+    Attributes:
+        times: of its passes.
+        policy: how it forms batches.
+    """
+
+    times: PassTimes
+    policy: WindowPolicy
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        return self.times.spread
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return asdict(self.policy)
+
+    @property
+    def unlimited(self) -> GroupServer:
+        return GroupServer(self.times, WindowPolicy(self.policy.batch))
+
+    def served(self, load: Requests, *, factor: float = 1.0) -> Served:
+        return serve_groups(load, _scaled(self.times.group_s(load), factor), self.policy)
+
+
+@dataclass(frozen=True)
+class PackedServer(CheckedServer):
+    """A server whose requests join and leave the batch at every iteration.
+
+    Attributes:
+        times: of its iterations.
+        policy: how it forms them.
+    """
+
+    times: PackedTimes
+    policy: BatchingPolicy
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        return self.times.spread
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return asdict(self.policy)
+
+    @property
+    def unlimited(self) -> PackedServer:
+        return PackedServer(self.times, replace(self.policy, queue=None))
+
+    def served(self, load: Requests, *, factor: float = 1.0) -> Served:
+        return Instance(self.times, self.policy, self.spread).served(load, factor=factor)
 
 
 def all_at_once(load: Requests) -> Requests:

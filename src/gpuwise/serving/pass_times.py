@@ -84,6 +84,27 @@ class GenerationTimes:
         return of_group
 
 
+@dataclass(frozen=True)
+class PackedTimes:
+    """Iterations of a server that packs all new tokens into one row, whose attention reads the caches of all sequences, as
+    Transformers' continuous batching does without kernels of its own (an IterationTime of gpuwise.serving.continuous).
+
+    Attributes:
+        passes: seconds of a pass by its new tokens, and by the tokens in all caches; linear in between.
+    """
+
+    passes: Mapping[int, Mapping[int, Interval]]
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        return _spread([each for row in self.passes.values() for each in row.values()])
+
+    def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float:
+        new = sequences + sum(tokens for tokens, _ in chunks)
+        past = past_tokens + sum(tokens for _, tokens in chunks)
+        return float(_between_both(self.passes, new, [past])[0])
+
+
 def sizes_up_to(most: int, *, least: int = 1) -> list[int]:
     """1, the powers of two from `least` to below `most`, and `most`."""
     powers = [2**power for power in range(ceil(log2(least)), ceil(log2(most)))] if most > 1 else []

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from threading import Event
+from typing import Protocol
 
 import numpy as np
 
-from gpuwise.runtime.serving.waiting_line import Clock, WaitingLine
+from gpuwise.runtime.serving.waiting_line import Clock
 from gpuwise.serving.requests import Requests
+
+
+class Line(Protocol):
+    """Where requests go, as WaitingLine has it."""
+
+    def offer(self, request: int, *, arrival_s: float) -> bool: ...
+
+    def withdraw(self, request: int) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 class Clients:
@@ -20,7 +31,7 @@ class Clients:
         late_s: longest delay of a request behind its arrival. Its latency counts from the arrival.
     """
 
-    def __init__(self, load: Requests, line: WaitingLine, *, patience_s: float = np.inf) -> None:
+    def __init__(self, load: Requests, line: Line, *, patience_s: float = np.inf) -> None:
         self._line, self._count = line, len(load)
         self._arrivals = deque(enumerate(load.arrival_s.tolist()))
         self._leaving: deque[tuple[int, float]] = deque()
