@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from math import inf, isfinite
+from math import inf, isfinite, isinf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gpuwise.api.serving_load import CheckPlan
     from gpuwise.runtime.serving.server import LoadReplay, ServedModel
 
+ENGINES = {GroupServer: "pytorch", PackedServer: "transformers"}
 LATE = 0.05  # of the median latency, by which a client may be late before the result says so
 
 
@@ -51,7 +52,8 @@ def serve_here(plan: CheckPlan, *, progress: Callable[[str], None]) -> ServeChec
             doing = f"serving {len(load):,} requests, about {format_duration(span_s)}"
             progress(doing)
             outcome = replayed(load, False)
-            capacity = None
+            floods = isinf(plan.rate_per_s) and not (outcome.interrupted or outcome.turned_away or outcome.left)
+            capacity = capacity_of(outcome.served) if floods else None
             if plan.saturates and not outcome.interrupted:
                 doing = "serving them all at once"
                 progress(doing)
@@ -99,7 +101,7 @@ def compared(plan: CheckPlan, outcome: LoadReplay, capacity: float | None, *, di
         device=plan.device.chip.id,
         precision=plan.forecast.strategy.precision,
         generates=plan.generates,
-        settings={**server.settings, "seed": plan.shape.seed},
+        settings={"engine": ENGINES[type(server)], **server.settings, "seed": plan.shape.seed},
         rate_per_s=plan.rate_per_s,
         lengths=_lengths(plan),
         limits=plan.limits,

@@ -12,7 +12,7 @@ from gpuwise.runtime.serving.waiting_line import Clock
 from gpuwise.serving.requests import Requests
 
 
-class Line(Protocol):
+class RequestLine(Protocol):
     """Where requests go, as WaitingLine has it."""
 
     def offer(self, request: int, *, arrival_s: float) -> bool: ...
@@ -31,7 +31,7 @@ class Clients:
         late_s: longest delay of a request behind its arrival. Its latency counts from the arrival.
     """
 
-    def __init__(self, load: Requests, line: Line, *, patience_s: float = np.inf) -> None:
+    def __init__(self, load: Requests, line: RequestLine, *, patience_s: float = np.inf) -> None:
         self._line, self._count = line, len(load)
         self._arrivals = deque(enumerate(load.arrival_s.tolist()))
         self._leaving: deque[tuple[int, float]] = deque()
