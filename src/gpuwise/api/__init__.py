@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuwise.api.recording import record
     from gpuwise.api.scaling import scale
     from gpuwise.api.serving import serve_plan
+    from gpuwise.api.serving_check import serve_check
     from gpuwise.api.sweeping import sweep
     from gpuwise.api.timelines import step_timeline
     from gpuwise.api.training import Trainer, train
@@ -38,6 +39,7 @@ __getattr__ = lazily(
         "planning": ("plan",),
         "recording": ("record",),
         "scaling": ("scale",),
+        "serving_check": ("serve_check",),
         "serving": ("serve_plan",),
         "sweeping": ("sweep",),
         "timelines": ("step_timeline",),
@@ -62,6 +64,7 @@ __all__ = [
     "record",
     "roofline",
     "scale",
+    "serve_check",
     "serve_plan",
     "step_timeline",
     "sweep",

@@ -49,7 +49,7 @@ def main() -> None:
         priced, job = _forecast(**child.request)
         import torch
 
-        device = _device(priced.device.chip)
+        device = torch_device(priced.device.chip)
         forecast = replace(priced.forecast, assumption_notes=of_a_step(priced.forecast.assumption_notes))
         child.send(
             forecast=forecast.to_dict(),
@@ -104,7 +104,7 @@ def _of_suite(name: str) -> tuple[Priced, Job]:
         micro_batch //= 2
 
 
-def _device(chip: Chip) -> str:
+def torch_device(chip: Chip) -> str:
     """PyTorch's device name of this machine's chip. Raises UnsupportedError if PyTorch cannot use it."""
     import torch
 

@@ -97,3 +97,77 @@ def too_little_memory(*, instances: str) -> str:
 def too_slow_for_a_token(*, instances: str) -> str:
     """Kinds of instance on which a token takes longer than its limit with nobody else there."""
     return f"left out, since a token alone takes longer than its limit: {instances}"
+
+
+@kind_of_note(flag="--requests")
+def assumed_requests(*, count: int, seconds: float) -> str:
+    """How many requests are sent was not named. seconds: in which they are forecast to arrive."""
+    return f"{count:,} requests, which arrive within about {seconds:.3g} s; --requests changes it"
+
+
+@kind_of_note(flag="--rate")
+def assumed_rate(*, share: float) -> str:
+    """The rate of requests was not named. share: of the forecast of the highest rate within the limits."""
+    return f"the rate is {share:.0%} of the highest one within the limits, as forecast; --rate changes it"
+
+
+@kind_of_note(flag="--batch")
+def served_in_batches(*, batch: int, window_ms: float, queue: int) -> str:
+    """How the server forms batches of forward passes."""
+    return (
+        f"plain PyTorch runs at most {batch:,} requests together, and waits {window_ms:.3g} ms for a batch to fill; "
+        f"at most {queue:,} wait: --batch, --window, --queue"
+    )
+
+
+@kind_of_note(flag="--batch")
+def served_in_turn(*, batch: int, queue: int) -> str:
+    """How the server generates: with the job's own cache of keys and values."""
+    what = f"groups of at most {batch:,} requests with equal prompts" if batch > 1 else "one request"
+    return f"plain PyTorch runs {what} to the last token before the next; at most {queue:,} wait: --batch, --queue"
+
+
+@kind_of_note(flag="--batch")
+def served_packed(*, batch: int, tokens: int) -> str:
+    """How Transformers' continuous batching serves."""
+    return f"at most {batch:,} requests and {tokens:,} new tokens an iteration, which requests join as they come: --batch"
+
+
+@kind_of_note()
+def in_one_process() -> str:
+    """Where clients and server are."""
+    return "clients are a thread of this process, without a network: nothing here counts sockets, tokenizers or images decoded"
+
+
+@kind_of_note()
+def one_sample_a_request() -> str:
+    """What a request is, of a model without a cache."""
+    return "a request is one sample of the job's batch; samples are collated as they come"
+
+
+@kind_of_note(flag="--rate")
+def above_capacity(*, rate_per_s: float, capacity_per_s: float) -> str:
+    """More requests arrive than are served."""
+    rate, capacity = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (rate_per_s, capacity_per_s))
+    return (
+        f"{rate} requests/s are above the {capacity} that are forecast to be served at most: they queue, and latencies grow "
+        "with the length of the load"
+    )
+
+
+@kind_of_note()
+def machine_not_measured() -> str:
+    """The forecast rests on figures of other machines."""
+    return "this machine's speed is not measured: after `gpuwise measure` forecasts are closer and intervals narrower"
+
+
+@kind_of_note()
+def clients_were_late(*, late_ms: float, share: float) -> str:
+    """The machine was too busy to send requests in time. share: of the median latency."""
+    return f"a request was sent {late_ms:.3g} ms after its arrival, {share:.0%} of the median latency: the machine was busy"
+
+
+@kind_of_note()
+def ended_early() -> str:
+    """Ctrl-C ended the load."""
+    return "interrupted: both columns are of the requests that had ended"

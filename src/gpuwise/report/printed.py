@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.types import Plan
     from gpuwise.results.measurement import MachineMeasurement
     from gpuwise.results.training import TrainResult
+    from gpuwise.serving.check import ServeCheck
 
 WIDTH = 160  # columns where no terminal and no $COLUMNS says how many
 # By the name of a result's class: the module beside this one and its function. Loaded when it is printed.
@@ -37,6 +38,7 @@ _REPORTS = {
     "Installation": "doctor",
     "FitForecast": "classical",
     "ServingForecast": "serving",
+    "ServeCheck": "serve_check",
 }
 
 
@@ -118,6 +120,14 @@ def _kernel(kernel: KernelForecast) -> str:
     return f"{kernel.kernel} {kernel.dtype} on {kernel.device}: {format_duration(kernel.time_s.value)} {interval}"
 
 
+def _serve_check(check: ServeCheck) -> str:
+    answered = f"{check.job} on {check.device}: {check.counts.answered:,} of {check.counts.sent:,} requests answered"
+    median = check.latency["latency_s"][50] if "latency_s" in check.latency else None
+    if median is None or median.measured is None:
+        return answered
+    return f"{answered}, median latency {format_duration(median.measured)}, forecast {format_duration(median.forecast.value)}"
+
+
 _LINES: dict[str, Callable[[Any], str]] = {
     "Forecast": _forecast,
     "FitResult": _fit,
@@ -129,6 +139,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "MachineMeasurement": _measure,
     "Validation": lambda result: f"{len(result.trials)} trials on {result.machine}, {result.taken[:10]}",
     "FitForecast": lambda result: f"{result.job} on {result.machine}: {result.cpu_enough.text}",
+    "ServeCheck": _serve_check,
     "Installation": lambda result: f"gpuwise {result.versions['gpuwise']} on {result.machine}",
     "KernelForecast": _kernel,
     "ServingForecast": lambda result: (

@@ -47,7 +47,7 @@ class Served:
 
     @property
     def turned_away(self) -> int:
-        """Requests that met a full queue, or that the cache can never hold."""
+        """Requests that met a full queue, that the cache can never hold, or whose client left."""
         return int(np.isnan(self.end_s).sum())
 
     @property

@@ -2,18 +2,26 @@
 
 Models without a cache are served so: vision, encoders, recommendation. The first request of a batch waits at most for the
 window; a full batch does not wait, and neither does one whose first request has waited that long while the model was busy.
+
+A server of plain PyTorch generates text so, too: a group of requests whose prompts are equally long runs until its last token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.served import Served
+
+Seconds: TypeAlias = "float | NDArray[np.float64]"
+# Of some requests that run together: seconds from their start until the first and the last token of each, in their order.
+GroupTime: TypeAlias = Callable[[Sequence[int]], tuple[Seconds, Seconds]]
 
 
 @dataclass(frozen=True)
@@ -24,15 +32,20 @@ class WindowPolicy:
         batch: most requests of a forward pass.
         window_s: longest wait of a batch's first request for others, while the model is idle; 0 (default) for none.
         queue: most requests that wait while the model is busy; None (default) for no limit.
+        patience_s: wait after which a client leaves if its request has not started, longer than the window. Infinite by
+            default.
     """
 
     batch: int
     window_s: float = 0.0
     queue: int | None = None
+    patience_s: float = np.inf
 
     def __post_init__(self) -> None:
         if self.batch < 1 or not 0 <= self.window_s < np.inf or (self.queue is not None and self.queue < 1):
             raise InputError("A batch takes at least one request, a window 0 s or more, a queue at least one request.")
+        if not self.patience_s > self.window_s:
+            raise InputError("Clients must wait longer than the window, or no batch would have others to wait for.")
 
 
 def serve_batches(load: Requests, batch_s: Callable[[int, int], float], policy: WindowPolicy) -> Served:
@@ -40,10 +53,21 @@ def serve_batches(load: Requests, batch_s: Callable[[int, int], float], policy: 
 
     batch_s: seconds of a forward pass of a number of requests, padded to the longest one's input tokens.
     """
-    arrival_s = load.arrival_s.tolist()
     inputs = load.input_tokens
+
+    def group_s(group: Sequence[int]) -> tuple[float, float]:
+        seconds = batch_s(len(group), int(inputs[group].max()))
+        return seconds, seconds
+
+    return serve_groups(load, group_s, policy)
+
+
+def serve_groups(load: Requests, group_s: GroupTime, policy: WindowPolicy) -> Served:
+    """Serves a load on one instance of a model that runs some requests together, until the last token of all of them."""
+    arrival_s = load.arrival_s.tolist()
+    leave_s = (load.arrival_s + policy.patience_s).tolist()
     count = len(load)
-    end_s = np.full(count, np.nan)
+    first_s, end_s = np.full(count, np.nan), np.full(count, np.nan)
     clock_s = busy_s = 0.0
     iterations = 0
     queue: list[int] = []
@@ -60,14 +84,23 @@ def serve_batches(load: Requests, batch_s: Callable[[int, int], float], policy: 
             coming += 1
         if len(queue) < policy.batch:
             clock_s = starts_s
-        batch, queue = queue[: policy.batch], queue[policy.batch :]
-        seconds = batch_s(len(batch), int(inputs[batch[0] : batch[-1] + 1].max()))
+        group, queue = queue[: policy.batch], queue[policy.batch :]
+        first, end = group_s(group)
+        first_s[group], end_s[group] = clock_s + first, clock_s + end
+        seconds = float(np.max(end))
         clock_s += seconds
         busy_s += seconds
         iterations += 1
-        end_s[batch] = clock_s
         while coming < count and arrival_s[coming] <= clock_s:
+            _let_leave(queue, leave_s, arrival_s[coming])
             if policy.queue is None or len(queue) < policy.queue:
                 queue.append(coming)
             coming += 1
-    return Served(load, end_s, end_s, iterations, busy_s)
+        _let_leave(queue, leave_s, clock_s)
+    return Served(load, first_s, end_s, iterations, busy_s)
+
+
+def _let_leave(queue: list[int], leave_s: Sequence[float], clock_s: float) -> None:
+    """Takes out those whose client has left; who came first leaves first."""
+    while queue and leave_s[queue[0]] <= clock_s:
+        del queue[0]

@@ -39,6 +39,25 @@ PAST = (24, 32)  # tokens in the cache of the two recordings whose difference is
 FAR = 1 << 20  # tokens beyond any window; a recording holds no memory
 
 
+def record_passes(job: Job, points: Sequence[Point], *, precision: str, target: str) -> dict[Point, Trace]:
+    """The whole passes of plain PyTorch as the job generates: for each point sequences, new tokens of each, and tokens in the
+    cache of each. Arguments and errors as for record_generation."""
+    check_generates(job)
+    return _recorded(job, Strategy(precision=precision, micro_batch=1, mode="infer"), target, points).traces
+
+
+def check_generates(job: Job) -> None:
+    """Raises JobError where the job cannot generate."""
+    if job.generate is None:
+        raise JobError(
+            f"{job.name or 'the job'} cannot generate: gpuwise does not know its cache of keys and values.",
+            [
+                "write Job(generate=lambda model, tokens, cache: (logits, cache)), where cache is None at first",
+                "forecast one forward pass: gpuwise forecast JOB --mode infer",
+            ],
+        )
+
+
 def record_generation(
     job: Job, *, precision: str = "bf16", tp: int = 1, target: str = "accelerator", longest: int | None = None
 ) -> Generation:
@@ -52,14 +71,7 @@ def record_generation(
 
     Raises JobError where the job cannot generate, or its attention is not one fused operator.
     """
-    if job.generate is None:
-        raise JobError(
-            f"{job.name or 'the job'} cannot generate: gpuwise does not know its cache of keys and values.",
-            [
-                "write Job(generate=lambda model, tokens, cache: (logits, cache)), where cache is None at first",
-                "forecast one forward pass: gpuwise forecast JOB --mode infer",
-            ],
-        )
+    check_generates(job)
     strategy = Strategy(precision=precision, micro_batch=1, mode="infer", mesh=Mesh(tp=tp))
     grid = list(product(SEQUENCES.points, NEW_TOKENS.points))
     decoding = [(n, 1, past) for n in SEQUENCES.points for past in PAST]

@@ -1,0 +1,128 @@
+"""serve_check of a language model, an encoder and a vision model at three shares of what each serves at most.
+
+    python -m benchmarks.serving.check [--seconds S] [--shares 0.3,0.6,0.9] [--only NAME] [--bare]
+
+Prints a Markdown table: the error of p50 and p99 of each latency (forecast / measured - 1), whether the interval holds the
+measured one, and the error of a batch without waiting, on which the others rest. Shares are of the measured capacity, so
+that the load is the same whatever the forecast is. Meant for a machine that is left alone, after `gpuwise measure`; it takes
+about ten minutes. --bare replaces the forecast of forward passes by their measured means: the queue's error is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from gpuwise.api.serving_load import CheckPlan, check_plan
+from gpuwise.api.serving_run import serve_here
+from gpuwise.cost.forecast import Interval
+from gpuwise.job import Job
+from gpuwise.job.models.generation import generate
+from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.serving.check import CheckedFigure, ServeCheck
+from gpuwise.serving.pass_times import ForwardTimes
+from gpuwise.serving_settings import CheckSettings
+
+NAMES = {"ttft_s": "first token", "tpot_s": "a token", "latency_s": "latency"}
+FEWEST, MOST = 50, 2000
+HEADERS = ("model", "share", "requests", "alone", "figure", "p50", "error", "inside", "p99", "error", "inside")
+
+
+def llama() -> Job:
+    """Llama of 27 million parameters."""
+    config = LlamaConfig(vocabulary=8192, width=512, layers=4, heads=8, kv_heads=2, hidden=1408)
+    return Job(
+        lambda: Llama(config),
+        lambda n: {"tokens": torch.zeros(n, 8, dtype=torch.long)},
+        lambda model, batch: model(batch["tokens"]).mean(),
+        generate=generate,
+        name="llama-27m",
+        context_length=2048,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and how it is served."""
+
+    name: str
+    job: Job | str
+    settings: CheckSettings = field(default_factory=lambda: CheckSettings())
+
+
+CASES = (
+    Case("llama-27m", llama(), {"input": 64, "output": 32}),
+    Case("llama-27m, 4 together", llama(), {"input": 64, "output": 32, "batch": 4, "spread": 0.0}),
+    Case("bert-base, 64 tokens", "bert-base", {"seq_len": 64}),
+    Case("resnet18, 224 pixels", "timm:resnet18", {"image_size": 224}),
+)
+
+
+def checks(case: Case, shares: list[float], *, seconds: float, bare: bool) -> Iterator[tuple[float, ServeCheck]]:
+    """The results at each share of the measured capacity."""
+    all_at_once: CheckSettings = {**case.settings, "rate": "inf", "requests": FEWEST, "saturate": True}
+    flood = serve_here(check_plan(case.job, **all_at_once), progress=_silent)
+    capacity = flood.capacity.measured
+    assert capacity
+    for share in shares:
+        rate = share * capacity
+        count = min(max(round(seconds * rate), FEWEST), MOST)
+        load: CheckSettings = {**case.settings, "rate": f"{rate:.6f}/s", "requests": count}
+        plan = check_plan(case.job, **load)
+        result = serve_here(plan, progress=_silent)
+        if bare and isinstance(plan.forecast.times, ForwardTimes):
+            result = serve_here(_with_measured_passes(plan, result), progress=_silent)
+        yield share, result
+
+
+def _with_measured_passes(plan: CheckPlan, result: ServeCheck) -> CheckPlan:
+    """The same load, whose passes are forecast as they were measured."""
+    measured = {group.requests: float(group.seconds.measured or np.nan) for group in result.groups}
+    times = ForwardTimes({size: Interval(seconds, 0.9 * seconds, 1.1 * seconds) for size, seconds in measured.items()})
+    return replace(plan, forecast=replace(plan.forecast, times=times), server=replace(plan.server, times=times))
+
+
+def rows(case: Case, share: float, result: ServeCheck) -> Iterator[list[str]]:
+    names = NAMES if result.generates else {"latency_s": "latency"}
+    weights = [group.count for group in result.groups]
+    alone = np.average([group.seconds.error or 0.0 for group in result.groups], weights=weights)
+    for name, words in names.items():
+        p50, p99 = (result.latency[name][level] for level in (50, 99))
+        yield [case.name, f"{share:.0%}", f"{result.counts.sent:,}", f"{alone:+.0%}", words, *_cells(p50), *_cells(p99)]
+
+
+def _cells(figure: CheckedFigure) -> list[str]:
+    measured = "–" if figure.measured is None else f"{1e3 * figure.measured:,.1f} ms"
+    return [measured, "–" if figure.error is None else f"{figure.error:+.0%}", "yes" if figure.inside else "no"]
+
+
+def _silent(words: str) -> None:
+    pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--shares", default="0.3,0.6,0.9")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--bare", action="store_true")
+    options = parser.parse_args()
+    print(f"| {' | '.join(HEADERS)} |\n| --- {'| ---: ' * 3}| --- {'| ---: ' * 6}|")
+    for case in CASES:
+        if options.only not in case.name:
+            continue
+        shares = [float(share) for share in options.shares.split(",")]
+        for share, result in checks(case, shares, seconds=options.seconds, bare=options.bare):
+            for row in rows(case, share, result):
+                print(f"| {' | '.join(row)} |", flush=True)
+            for remark in result.remarks:
+                print(f"{case.name} at {share:.0%}: {remark}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""CheckedServer: what users see of a server on this machine, and the highest rate it serves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from gpuwise.cost.forecast import Interval
+from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.pass_times import PackedTimes, PassTimes
+from gpuwise.serving.policy import BatchingPolicy
+from gpuwise.serving.requests import Requests
+from gpuwise.serving.saturation import Limits, saturation_rate
+from gpuwise.serving.served import Served
+from gpuwise.serving.windowed import GroupTime, Seconds, WindowPolicy, serve_groups
+
+COUNT = 1000  # requests of the loads that search a rate
+MIDDLE = (0.25, 0.75)  # of the requests by their end: beside them the batches fill up and run empty
+
+
+class CheckedServer(ABC):
+    """A server on one device, simulated."""
+
+    @property
+    @abstractmethod
+    def spread(self) -> tuple[float, float]:
+        """Low and high of measured over forecast times of passes."""
+
+    @property
+    @abstractmethod
+    def unlimited(self) -> CheckedServer:
+        """The same server, which turns nobody away."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, object]:
+        """How it forms batches."""
+
+    @abstractmethod
+    def served(self, load: Requests, *, factor: float = 1.0) -> Served:
+        """The outcome of a load, where every pass takes `factor` times its forecast."""
+
+    def outcomes(self, load: Requests) -> tuple[Served, Served, Served]:
+        """The outcome of a load as forecast, and with passes as much faster and slower as their spread says."""
+        low, high = self.spread
+        return self.served(load), self.served(load, factor=low), self.served(load, factor=high)
+
+    def capacity(self, loads: LoadShape) -> Interval:
+        """Requests a second that are served while others always wait."""
+        return self._with_spread(lambda factor: self._capacity(loads, factor))
+
+    def saturation_rate(self, loads: LoadShape, limits: Limits) -> Interval:
+        """The highest rate within the limits, in requests a second, at most the capacity; 0.0 where they hold at none."""
+        return self._with_spread(lambda factor: self._saturation_rate(loads, limits, factor))
+
+    def _with_spread(self, rate_at: Callable[[float], float]) -> Interval:
+        low, high = self.spread
+        return Interval(rate_at(1.0), rate_at(high), rate_at(low))
+
+    def _capacity(self, loads: LoadShape, factor: float) -> float:
+        return capacity_of(self.unlimited.served(all_at_once(loads.at(1.0, count=COUNT)), factor=factor))
+
+    def _saturation_rate(self, loads: LoadShape, limits: Limits, factor: float) -> float:
+        capacity = self._capacity(loads, factor)
+        if not any(np.isfinite([limits.ttft_s, limits.tpot_s, limits.latency_s])):
+            return capacity
+        return saturation_rate(
+            lambda rate: self.served(loads.at(rate, count=COUNT), factor=factor), limits, start=capacity, highest=capacity
+        )
+
+
+@dataclass(frozen=True)
+class GroupServer(CheckedServer):
+    """A server that runs whole requests together.
+
+    Attributes:
+        times: of its passes.
+        policy: how it forms batches.
+    """
+
+    times: PassTimes
+    policy: WindowPolicy
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        return self.times.spread
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return asdict(self.policy)
+
+    @property
+    def unlimited(self) -> GroupServer:
+        return GroupServer(self.times, WindowPolicy(self.policy.batch))
+
+    def served(self, load: Requests, *, factor: float = 1.0) -> Served:
+        return serve_groups(load, _scaled(self.times.group_s(load), factor), self.policy)
+
+
+@dataclass(frozen=True)
+class PackedServer(CheckedServer):
+    """A server whose requests join and leave the batch at every iteration.
+
+    Attributes:
+        times: of its iterations.
+        policy: how it forms them.
+    """
+
+    times: PackedTimes
+    policy: BatchingPolicy
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        return self.times.spread
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return asdict(self.policy)
+
+    @property
+    def unlimited(self) -> PackedServer:
+        return PackedServer(self.times, replace(self.policy, queue=None))
+
+    def served(self, load: Requests, *, factor: float = 1.0) -> Served:
+        return Instance(self.times, self.policy, self.spread).served(load, factor=factor)
+
+
+def all_at_once(load: Requests) -> Requests:
+    """The same requests, all of which arrive in the load's first second."""
+    return Requests(np.zeros(len(load)), load.input_tokens, load.output_tokens, load.cached_tokens)
+
+
+def capacity_of(served: Served) -> float:
+    """Requests a second that end while others wait, from a load whose requests come all at once.
+
+    Requests of a batch may end together, so the middle of the load is bounded by ends that differ.
+    """
+    ends_s = np.sort(served.end_s[~np.isnan(served.end_s)])
+    if not len(ends_s):
+        return 0.0
+    first, last = (int(share * (len(ends_s) - 1)) for share in MIDDLE)
+    before, within = (int(np.searchsorted(ends_s, ends_s[at], side="right")) for at in (first, last))
+    if within > before:
+        return (within - before) / float(ends_s[last] - ends_s[first])
+    return len(ends_s) / float(ends_s[-1])
+
+
+def _scaled(group_s: GroupTime, factor: float) -> GroupTime:
+    if factor == 1:
+        return group_s
+
+    def scaled(group: Sequence[int]) -> tuple[Seconds, Seconds]:
+        first, end = group_s(group)
+        return factor * first, factor * end
+
+    return scaled
