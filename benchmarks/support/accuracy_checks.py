@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.check_published import forecast
-from benchmarks.support import accuracy_text, published
+from benchmarks.support import accuracy_text, published_several
 from benchmarks.support.accuracy_tables import table
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.catalog import Catalog
@@ -80,7 +80,7 @@ def operations_against_published_mfu(reference: Path, cache: Path) -> dict[str, 
     table = table[table.mfu > 0]
     catalog, result = Catalog(), []
     for index in table.index:
-        for case in published._mpt(table.loc[[index]]):
+        for case in published_several.mpt(table.loc[[index]]):
             step = forecast(case, cache, catalog, parameters())
             peak = catalog.chip(case.chip_id).peak_flops_per_s["bf16"]
             ours = step.flops_per_step / (case.seconds * step.count * peak)

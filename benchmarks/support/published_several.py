@@ -29,13 +29,13 @@ EFFICIENTNETS = {"efficientnet-b0": "timm:efficientnet_b0", "efficientnet-b4": "
 
 def several_cases(table: pd.DataFrame) -> Iterator[Case]:
     """The rows of end_to_end.csv that ran on several devices, but for Lambda's, which are read with those of one."""
-    yield from _mpt(table)
+    yield from mpt(table)
     yield from _torchtitan(table)
     yield from _examples(table)
     yield from _dlperf(table)
 
 
-def _mpt(table: pd.DataFrame) -> Iterator[Case]:
+def mpt(table: pd.DataFrame) -> Iterator[Case]:
     """MPT decoders under FSDP on 8 to 512 GPUs (llm-foundry). With mixed precision "PURE" gradients are reduced in bf16."""
     table = table[table.subsets.str.contains("llm_train_fsdp_mpt") & table.precision.isin(["amp-bf16", "bf16"])]
     for row in table.itertuples():

@@ -63,7 +63,8 @@ class Shapes:
         names = ("flops", "bytes_read", "bytes_written", "kernels", "batch", "m", "n", "k", "causal")
         columns = {name: operations.column(name).astype(float) for name in names}
         element_bytes = np.array([ELEMENT_BYTES.get(dtype, 4.0) for dtype in operations.dtype])
-        return cls(**columns, element_bytes=element_bytes, images=np.full(len(operations), float(images)))
+        count = len(operations)
+        return cls(**columns, element_bytes=element_bytes, images=np.full(count, float(images)), weight_bytes=np.zeros(count))
 
     def take(self, rows: np.ndarray) -> Shapes:
         """Those of the chosen rows."""
