@@ -41,6 +41,8 @@ WIDE = {
     # Measured on their own, shape by shape: what whole steps leave over is not theirs.
     **dict.fromkeys(("gemm.fp16", "attention.fp16", "attention_backward.fp16"), 0.01),
 }
+# A fused optimizer passes over its numbers once: with a larger factor it would take longer than PyTorch's for-loop kernels.
+MOST = {"optimizer": 2.0}
 ANCHOR_EVERY = 12  # of the steps of vision models one is taken
 WORTH = 0.005  # smaller changes are not written
 
@@ -148,7 +150,7 @@ def put(scales: Scales, keys: Iterable[str], context: Context, store: Store, *, 
             if own and any(name in own.entries for name in serving):
                 if (level, of) not in touched:
                     continue
-                factor = scales.of(names, key)
+                factor = min(scales.of(names, key), MOST.get(key, np.inf))
                 if abs(factor - 1) > WORTH or key.split(".")[0] != serving[0].split(".")[0]:
                     entries[key] = rescaled(base, factor)
                 continue

@@ -20,8 +20,8 @@ from scipy.optimize import minimize
 from benchmarks.serving.page import put
 from benchmarks.serving.runs import Run, forecast_of, generation_runs, request_runs
 from benchmarks.support.figures import error_columns
+from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.engines import engines
-from gpuwise.serving.step_time import EngineCosts
 
 FITTED = {
     "vllm": ("llama-3-8b", ("RTX PRO 6000",)),

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -26,9 +26,10 @@ from benchmarks.support.figures import error_columns
 from gpuwise.api.devices import device_of
 from gpuwise.cost.rates import family as family_of
 from gpuwise.hardware import load_catalog
+from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.engines import engine_of
 from gpuwise.serving.formats import format_of, stored
-from gpuwise.serving.step_time import EngineCosts, EngineStep
+from gpuwise.serving.step_time import EngineStep
 
 ENGINE = "llama.cpp"
 # Tokens read and written by localscore's nine tests, of whose speeds it publishes the mean
@@ -67,6 +68,12 @@ FITTED = (
         "NVIDIA GeForce RTX 4060 Ti",
         "Apple M3 Max 12P+4E+40GPU",
         "Apple M4 4P+6E+10GPU",
+        "AMD Ryzen 9 5950X 16-Core Processor",
+        "AMD Ryzen 7 5800X 8-Core Processor",
+        "AMD Ryzen 7 4800H with Radeon Graphics",
+        "Intel Core i9-14900K",
+        "Intel Core i7-8700K CPU @ 3.70GHz",
+        "11th Gen Intel Core i5-1135G7 @ 2.40GHz",
     ),
 )
 BEGIN, END = "<!-- local: python -m benchmarks.serving.local -->", "<!-- end of local -->"
@@ -164,25 +171,28 @@ def _reading_s(step: EngineStep, tokens: int) -> float:
 
 
 def fitted_costs(chosen: list[LocalRun]) -> EngineCosts:
-    """Seconds between kernels, and how long products of prompts take: medians of what each fitted run implies."""
-    none, between, read = EngineCosts(), [], {"int8": [], "other": []}
-    for run in chosen:
-        step = _step(run.chip, run.family, run.format)
-        forecast = forecast_of(run, none)
-        if step is None or forecast is None:
-            continue
-        between.append((1 / run.written_per_s - 1 / forecast[0]) / sum(step.generation.kernels))
-    kernel_s = float(np.median(between))
-    for run in chosen:
-        factors = np.geomspace(0.8, 6, 40)
-        for name in ("int8", "other"):
-            costs = [EngineCosts(kernel_s=kernel_s, int8_products=f, other_products=f) for f in factors]
-            errors = [abs(np.log((forecast_of(run, each) or (1, 1))[1] / run.read_per_s)) for each in costs]
-            if name == ("other" if run.kind == "Mac" else "int8"):
-                read[name].append(factors[int(np.argmin(errors))])
-    return EngineCosts(
-        kernel_s=kernel_s, int8_products=float(np.median(read["int8"])), other_products=float(np.median(read["other"]))
+    """Seconds between kernels, how long products of prompts take, and the share of a CPU's bandwidth: each the figure under
+    which the median of forecast over measured is 1 on the fitted runs that it is of."""
+    cards, macs, cpus = ([run for run in chosen if run.kind == kind] for kind in ("NVIDIA", "Mac", "CPU"))
+    costs = replace(
+        engine_of(ENGINE).costs, kernel_s=_solved(cards + macs, lambda x: EngineCosts(kernel_s=x * 1e-6), "written") / 1e6
     )
+    costs = replace(costs, int8_products=_solved(cards, lambda x: replace(costs, int8_products=x), "read"))
+    costs = replace(costs, other_products=_solved(macs, lambda x: replace(costs, other_products=x), "read"))
+    return replace(costs, cpu_share=_solved(cpus, lambda x: replace(costs, cpu_share=x), "written"))
+
+
+def _solved(chosen: list[LocalRun], costs_of: Callable[[float], EngineCosts], figure: str) -> float:
+    def error(x: float) -> float:
+        forecasts = [(run, forecast_of(run, costs_of(x))) for run in chosen]
+        ratios = [
+            forecast[0] / run.written_per_s if figure == "written" else forecast[1] / run.read_per_s
+            for run, forecast in forecasts
+            if forecast is not None
+        ]
+        return abs(float(np.log(np.median(ratios))))
+
+    return float(min(np.geomspace(0.2, 8, 60), key=error))
 
 
 def rows_of(chosen: list[LocalRun], costs: EngineCosts) -> pd.DataFrame:
@@ -206,9 +216,9 @@ def rows_of(chosen: list[LocalRun], costs: EngineCosts) -> pd.DataFrame:
 
 def table_of(rows: pd.DataFrame) -> str:
     low, high = engine_of(ENGINE).spread
-    lines = ["| devices | split | figure | runs | median error | 90th percentile | bias | inside the interval |"]
-    lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |")
-    for key, part in rows.groupby(["kind", "split", "figure"]):
+    lines = ["| devices | table | split | figure | runs | median error | 90th percentile | bias | inside the interval |"]
+    lines.append("| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    for key, part in rows.groupby(["kind", "table", "split", "figure"]):
         inside = ((part.ratio >= low) & (part.ratio <= high)).mean()  # measured over forecast times
         lines.append(f"| {' | '.join(key)} | {len(part):,} | {error_columns(part.ratio)} | {inside:.0%} |")
     return "\n".join(lines)
@@ -223,8 +233,8 @@ def main() -> None:
     chosen = list(runs(options.reference))
     if options.fit:
         each = fitted_costs([run for run in chosen if run.is_fitted])
-        print(f"kernel_us = {each.kernel_s * 1e6:.2f}, int8_products = {each.int8_products:.2f}", end=", ")
-        print(f"other_products = {each.other_products:.2f}", flush=True)
+        print(f"kernel_us = {each.kernel_s * 1e6:.2f}\nint8_products = {each.int8_products:.2f}")
+        print(f"other_products = {each.other_products:.2f}\ncpu_share = {each.cpu_share:.2f}", flush=True)
     rows = rows_of(chosen, engine_of(ENGINE).costs)
     text = table_of(rows)
     print(text)

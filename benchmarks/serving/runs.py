@@ -14,11 +14,12 @@ from benchmarks.serving.models import CONFIGS, generation_of
 from gpuwise.api.devices import device_of
 from gpuwise.hardware import load_catalog
 from gpuwise.serving.continuous import serve
+from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.engines import engine_of
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests, requests
 from gpuwise.serving.served import Served
-from gpuwise.serving.step_time import EngineCosts, EngineStep
+from gpuwise.serving.step_time import EngineStep
 
 # Names of the tables -> ids of the catalog. The A100s' memory is unstated; 70 B models ran on four of them, so it is 40 GB.
 DEVICES = {

@@ -24,6 +24,9 @@ class ServingSettings(TypedDict, total=False):
     precision: Annotated[
         str | None, Setting("Of activations and cache: bf16, fp16 or fp32; the engine's by default, mostly bf16.", metavar="P")
     ]
+    cache: Annotated[
+        str | None, Setting("Format of keys and values: fp8 (vllm, tensorrt-llm) or q8_0 (llama.cpp).", metavar="F")
+    ]
     weights: Annotated[
         str | None,
         Setting("Format of weights: fp8, fp8-block, int8, int4, nf4, mxfp4, nvfp4, or gguf-q4_k_m and others.", metavar="F"),

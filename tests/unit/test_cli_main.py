@@ -184,8 +184,8 @@ def test_completion_scripts(shell: str):
     [
         ([], "fo", {"forecast"}),
         (["forecast"], "resnet", {"resnet50"}),
-        (["forecast", "resnet50", "--on"], "rtx-409", {"rtx-4090"}),
-        (["compare", "resnet50", "--on"], "t4,rtx-409", {"t4,rtx-4090"}),
+        (["forecast", "resnet50", "--on"], "rtx-409", {"rtx-4090", "rtx-4090-d", "rtx-4090-laptop"}),
+        (["compare", "resnet50", "--on"], "t4,rtx-409", {"t4,rtx-4090", "t4,rtx-4090-d", "t4,rtx-4090-laptop"}),
         (["forecast", "resnet50", "--on"], "he", {"here"}),
         (["forecast", "resnet50"], "--micro", {"--micro-batch"}),
         (["train", "gpt2", "--precision"], "amp-b", {"amp-bf16"}),

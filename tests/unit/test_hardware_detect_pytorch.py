@@ -13,7 +13,7 @@ import torch
 
 from gpuwise.api import run_start
 from gpuwise.api.run_start import Here, this_device
-from gpuwise.api.trial import _device
+from gpuwise.api.trial import torch_device
 from gpuwise.errors import UnsupportedError
 from gpuwise.hardware import Catalog, Cpu, Gpu, detect_machine, load_catalog, parse_device
 from gpuwise.hardware.detect import machine as machine_module
@@ -143,7 +143,7 @@ def test_a_run_is_on_the_accelerator(monkeypatch, kind, gpu):
     assert (here.torch_device, here.chip.vendor) == (kind, gpu.vendor)
     assert here.capacity_bytes is not None
     assert 0.5 * gpu.memory_bytes < here.capacity_bytes < gpu.memory_bytes
-    assert _device(here.chip) == kind
+    assert torch_device(here.chip) == kind
 
 
 def test_an_accelerator_that_the_machine_does_not_tell_of(monkeypatch):
@@ -163,4 +163,4 @@ def test_a_gpu_that_this_pytorch_does_not_see(monkeypatch):
     assert isinstance(here, Here)
     assert (here.torch_device, here.chip.kind) == ("cpu", "cpu")
     with pytest.raises(UnsupportedError, match="does not find it"):
-        _device(load_catalog().chips["mi300x"])
+        torch_device(load_catalog().chips["mi300x"])

@@ -79,9 +79,12 @@ def test_the_factors_of_a_gpu_are_found_again():
     assert {s.family for s in result.spreads} == {"gpu"}
 
 
-def test_every_factor_of_a_gpu_reaches_its_class():
+def test_every_factor_of_a_gpu_reaches_its_class(monkeypatch):
     """Also that of a class without shipped figures of its own, which runs like a wider one."""
-    result, known = calibrate(samples("accelerator"), GPU), calibration(GPU)
+    shipped_files = [replace(file, entries=without_casts(file.entries)) for file in calibration(GPU).files]
+    known = Calibration(tuple(shipped_files))
+    monkeypatch.setattr(module, "calibration", lambda chip: known)
+    result = calibrate(samples("accelerator"), GPU)
     ours = Calibration((CalibrationFile("here", "machine", GPU.id, {}, result.scale), *known.files))
     own = {key for file in known.files for key in file.entries}
     assert set(result.scale) - own, "of such classes there are some"
@@ -89,6 +92,10 @@ def test_every_factor_of_a_gpu_reaches_its_class():
         kernel_class, _, figure = key.partition(".")
         shipped, got = known.find(kernel_class, figure), ours.find(kernel_class, figure)
         assert (got.level, got.entry, got.scale) == ("machine", shipped.entry, pytest.approx(factor * shipped.scale)), key
+
+
+def without_casts(entries):
+    return {key: entry for key, entry in entries.items() if not key.startswith("copy_cast")}
 
 
 def test_a_factor_has_bounds():

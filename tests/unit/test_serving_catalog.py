@@ -13,6 +13,7 @@ from tests.unit.test_api_serving import job
 
 from gpuwise.api import serving, serving_catalog
 from gpuwise.api.devices import device_of
+from gpuwise.api.engine_model import EngineModel
 from gpuwise.api.serving import serve_plan
 from gpuwise.cli.main import main
 from gpuwise.errors import NoPlanError, UnsupportedError
@@ -79,13 +80,14 @@ def test_the_whole_catalog_answers_as_every_device_by_name(few_chips):
 @pytest.mark.parametrize("slo", [Limits(), Limits(ttft_s=0.5, tpot_s=0.01)])
 def test_no_instance_exceeds_its_bound(device: str, engine: str, slo: Limits):
     load = LoadShape(Lengths(512, 128, input_variation=1.0, output_variation=1.0, longest=4096))
-    recordings, named = serving._Recordings(job(), "bf16"), engine_of(engine)
+    named = engine_of(engine)
+    model = EngineModel(job(), named, "bf16", None, None)
     several = device_of(device, load_catalog())
     alone = device_of(device.partition(":")[0], load_catalog())
-    one = serving._instance(alone, shared_by(recordings.of(alone), several.devices), named, load)
+    one = model.instance(alone, shared_by(model.of(alone), several.devices), load)
     shared = replace(one, iteration_s=SharedIteration(one.iteration_s, named.costs.iteration_s, several.devices))
     bound = rate_bound(shared, LoadMeans.of(load.at(1.0)), slo)
-    real = serving._instance(several, recordings.of(several), named, load).saturation_rate(load, slo)
+    real = model.instance(several, model.of(several), load).saturation_rate(load, slo)
     assert real <= bound
 
 

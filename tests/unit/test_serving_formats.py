@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from gpuwise.api.devices import device_of
-from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.errors import InputError, UnknownNameError, UnsupportedError
 from gpuwise.hardware import load_catalog
 from gpuwise.job.hf import hf_job
+from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.engines import engines
-from gpuwise.serving.formats import format_of, formats, stored
+from gpuwise.serving.formats import StoredWeights, format_of, formats, stored
 from gpuwise.serving.generation import Generation
-from gpuwise.serving.step_time import EngineCosts, EngineStep
-from gpuwise.serving.weights import PRODUCT, Weights
+from gpuwise.serving.step_time import EngineStep
+from gpuwise.serving.weights import HEAD, PRODUCT, Weights
 from gpuwise.tracing.generation import record_generation
 
 pytest.importorskip("transformers")
@@ -155,3 +156,47 @@ def test_an_engine_that_lacks_a_format_says_which_it_has(tmp_path: Path):
 
     with pytest.raises(InputError, match="vllm has no figures for weights in gguf-q4_0"):
         serve_plan("llama3-8b", on="h100-80gb-sxm", rate="1/s", weights="gguf-q4_0")
+
+
+def test_a_narrower_cache_takes_its_share(small: Generation):
+    half = small.cached_in(1.0)
+    assert half.cache_bytes(1000) == pytest.approx(small.cache_bytes(1000) / 2, rel=1e-3)
+    assert small.cached_in(2.0) is small
+    cluster = device_of("h100-80gb-sxm", load_catalog()).cluster
+    assert EngineStep(half, cluster)([], 64, 64 * 6000) < EngineStep(small, cluster)([], 64, 64 * 6000)
+
+
+def test_a_processor_reads_weights_at_its_share_of_the_bandwidth(tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "num_hidden_layers": 2}))
+    wide = record_generation(hf_job(str(tmp_path), seq_len=128), precision="fp32", target="cpu", longest=8192)
+    cluster = device_of("ryzen-5950x", load_catalog()).cluster
+    weights = stored(wide, format_of("gguf-q4_0"))
+    bandwidth = cluster.chip.memory_bandwidth_bytes_per_s
+    assert bandwidth is not None
+    read_s = sum(each.count * each.elements * size for each, size in _products(wide, weights)) / (0.5 * bandwidth)
+    step_s = EngineStep(wide, cluster, weights=weights, costs=EngineCosts(cpu_share=0.5))([], 1, 100)
+    assert read_s < step_s < 1.1 * read_s
+
+
+def _products(generation: Generation, weights: StoredWeights) -> list[tuple[Weights, float]]:
+    heads = [(each, weights.head_bytes) for each in generation.weights if each.role == HEAD]
+    return [*heads, *((each, weights.product_bytes) for each in generation.weights if each.role == PRODUCT)]
+
+
+def test_a_processor_is_answered_with_llama_cpp_alone():
+    from gpuwise import serve_plan
+
+    options = {"on": "ryzen-5950x", "rate": "10/h", "input": 64, "output": 32}
+    served = serve_plan("gpt2", engine="llama.cpp", cache="q8_0", **options)
+    assert served.rows[0].replicas == 1
+    assert "llama-server" in served.rows[0].launch
+    assert any("64 GiB" in sentence for sentence in served.assumptions)
+    with pytest.raises(UnsupportedError, match="vllm on a CPU"):
+        serve_plan("gpt2", **options)
+
+
+def test_a_cache_that_no_engine_has():
+    from gpuwise import serve_plan
+
+    with pytest.raises(InputError, match="vllm has no cache in q8_0"):
+        serve_plan("gpt2", on="h100-80gb-sxm", rate="1/s", cache="q8_0")

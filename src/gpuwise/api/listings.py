@@ -9,8 +9,13 @@ from gpuwise.results.listings import UnpricedOffer
 
 
 def chips(filter: str = "") -> tuple[Chip, ...]:
-    """Chips that pass a filter: "memory>=24GB kind=gpu-consumer". Raises InputError or UnknownNameError."""
+    """Chips that pass a filter: "memory>=24GB kind=gpu-consumer". The id of a chip is that chip alone.
+
+    Raises InputError or UnknownNameError.
+    """
     catalog = load_catalog()
+    if (exact := catalog.chips.get(filter.strip().lower())) is not None:
+        return (exact,)
     chosen = parse_filter(filter)
     check_values(chosen, catalog.chips.values(), listing="gpuwise chips")
     matching = tuple(chip for chip in catalog.chips.values() if chosen.matches(chip))

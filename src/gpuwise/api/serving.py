@@ -7,13 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.device_names import device_names
-from gpuwise.api.devices import Device, device_of
+from gpuwise.api.devices import device_of
+from gpuwise.api.engine_model import EngineModel
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB, CatalogAnswer, CatalogInstances, answer_of_catalog
 from gpuwise.api.serving_money import offer_of, with_money
 from gpuwise.api.sources import job_of
-from gpuwise.cost.memory.device import outside_bytes
-from gpuwise.cost.parameters import parameters
-from gpuwise.cost.rates import precisions_of
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.notes import Note
@@ -21,24 +19,20 @@ from gpuwise.notes import serving as notes
 from gpuwise.serving.api_price import parse_api_price
 from gpuwise.serving.engines import Engine, engine_of
 from gpuwise.serving.forecast import ServingForecast, ServingRow, cheapest_first, row_of
-from gpuwise.serving.formats import Format, stored
 from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.launch import launch_line, longest_request, model_of
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.saturation import Limits
-from gpuwise.serving.step_time import EngineStep
 from gpuwise.serving_settings import ServingSettings
 from gpuwise.step_settings import named_settings
 from gpuwise.units import parse_duration, parse_rate, parse_usd
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
-    from gpuwise.serving.generation import Generation
 
 INPUT_TOKENS, OUTPUT_TOKENS = 512, 256
 LIMITS = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 ENGINE = "vllm"
-EXPERTS = "experts"  # the name that models of Hugging Face and ours give the list of experts
 
 
 def serve_plan(
@@ -60,6 +54,7 @@ def serve_plan(
             engine: of gpuwise.serving.engines. Default "vllm".
             precision: of activations and cache, and of weights without a format. Default: the engine's, mostly "bf16".
             weights: format of weights, of gpuwise.serving.formats. Default: the engine's, mostly as precision.
+            cache: format of keys and values, of gpuwise.serving.formats: "fp8" or "q8_0". Default: as precision.
             budget: most dollars a month, such as "2k". None by default.
             api_price: dollars for a million tokens read and written of an API to compare with, "0.5,1.5". None by default.
 
@@ -68,7 +63,7 @@ def serve_plan(
     """
     requested = named_settings(settings, ServingSettings)
     spread, named = _number(requested.get("spread"), 1.0), engine_of(requested.get("engine") or ENGINE)
-    precision, format = requested.get("precision") or named.precision, named.format_of(requested.get("weights"))
+    precision = requested.get("precision") or named.precision
     rate_per_s, limits = parse_rate(rate), parse_limits(requested.get("slo") or "")
     resolved = job_of(job)
     lengths = Lengths(
@@ -79,13 +74,14 @@ def serve_plan(
         longest=resolved.context_length,
     )
     load = LoadShape(lengths, cached_share=_number(requested.get("prefix_hits"), 0.0))
-    recordings = _Recordings(resolved, precision)
+    format, cache = named.format_of(requested.get("weights")), named.cache_of(requested.get("cache"))
+    model = EngineModel(resolved, named, precision, format, cache)
     catalog = load_catalog()
     budget, api = requested.get("budget"), requested.get("api_price")
     budget_usd, api_price = None if budget is None else parse_usd(budget), None if api is None else parse_api_price(api)
 
     def row_of_device(text: str, solved: tuple[Instance, float] | None = None) -> ServingRow:
-        return _row(text, catalog, recordings, named, format, load, limits, rate_per_s=rate_per_s, solved=solved)
+        return _row(text, catalog, model, load, limits, rate_per_s=rate_per_s, solved=solved)
 
     answer: CatalogAnswer | None = None
     if on is None:
@@ -95,22 +91,21 @@ def serve_plan(
             precision,
             load,
             limits,
-            recorded=recordings.of,
-            instance=lambda device, generation: _instance(device, generation, named, format, load),
+            recorded=model.of,
+            instance=lambda device, generation: model.instance(device, generation, load),
         )
         answer = answer_of_catalog(instances, row_of_device, rate_per_s=rate_per_s)
     rows = answer.rows if answer else tuple(row_of_device(text) for text in device_names(on or ()))
     if all(row.replicas == 0 for row in rows):
         raise UnsupportedError(
-            f"none of these devices serves {recordings.job.name}: "
-            + "; ".join(f"{row.device}: {row.reason}" for row in rows[:3]),
+            f"none of these devices serves {resolved.name}: " + "; ".join(f"{row.device}: {row.reason}" for row in rows[:3]),
             [
                 "other limits (--slo), or shorter requests (--input, --output)",
                 "devices with more memory, or several (h100-sxm:4)",
             ],
         )
     forecast = ServingForecast(
-        job=recordings.job.name,
+        job=resolved.name,
         engine=named.name,
         precision=precision,
         weights=format.name if format else precision,
@@ -120,11 +115,10 @@ def serve_plan(
         rows=cheapest_first(rows),
         assumption_notes=(
             *_assumed(named, requested, spread=spread),
-            *((notes.format_of_weights(format=format.name, quality=format.quality),) if format else ()),
-            *((notes.all_experts_run(),) if recordings.has_experts else ()),
+            *model.notes,
             *(answer.notes if answer else ()),
         ),
-        model=model_of(recordings.job.name),
+        model=model_of(resolved.name),
     )
     fleets = answer.fleets if answer else tuple(row.fleet for row in rows if row.fleet is not None)
     return with_money(forecast, load, fleets, budget_usd=budget_usd, api=api_price)
@@ -154,35 +148,10 @@ def _share(text: str) -> float:
         raise InputError(f"{text!r} is not a share.", ["write share=0.99 or share=99%"]) from None
 
 
-class _Recordings:
-    """How the job's model generates, recorded once for each kind of device and number of devices that share its layers."""
-
-    def __init__(self, job: Job, precision: str) -> None:
-        self.job, self.precision = job, precision
-        self._kept: dict[tuple[str, int], Generation] = {}
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether a recorded model is a mixture of experts, by the names of its modules."""
-        return any(EXPERTS in path.split(".") for kept in self._kept.values() for path in kept.tokens.modules)
-
-    def of(self, device: Device) -> Generation:
-        from gpuwise.tracing.generation import record_generation
-
-        key = device.target, device.devices
-        if key not in self._kept:
-            self._kept[key] = record_generation(
-                self.job, precision=self.precision, tp=device.devices, target=device.target, longest=self.job.context_length
-            )
-        return self._kept[key]
-
-
 def _row(
     text: str,
     catalog: Catalog,
-    recordings: _Recordings,
-    engine: Engine,
-    format: Format | None,
+    model: EngineModel,
     load: LoadShape,
     limits: Limits,
     *,
@@ -193,61 +162,33 @@ def _row(
     device = device_of(text, catalog)
     name = device.cluster.name
     try:
-        _check(device, recordings.precision)
-        generation = recordings.of(device)
-        instance, saturation = solved or (_instance(device, generation, engine, format, load), None)
+        model.check(device)
+        generation = model.of(device)
+        instance, saturation = solved or (model.instance(device, generation, load), None)
         row = row_of(
             name,
             instance,
             load,
             limits,
             rate_per_s=rate_per_s,
-            weight_bytes=stored(generation, format).bytes,
+            weight_bytes=model.weight_bytes(generation),
             usd_per_hour=device.usd_per_hour,
             saturation=saturation,
         )
         launch = launch_line(
-            engine.name,
-            model_of(recordings.job.name),
+            model.engine.name,
+            model_of(model.job.name),
             instance.policy,
             devices=device.devices,
-            precision=recordings.precision,
-            memory_share=engine.memory_share,
-            longest=longest_request(load.at(rate_per_s), instance.policy, recordings.job.context_length),
+            precision=model.precision,
+            memory_share=model.engine.memory_share,
+            longest=longest_request(load.at(rate_per_s), instance.policy, model.job.context_length),
         )
         return replace(row, launch=launch, offer=offer_of(device))
     except GpuwiseError as error:
         if error.code in ABOUT_THE_JOB:
             raise
         return ServingRow(name, reason=error.what)
-
-
-def _instance(device: Device, generation: Generation, engine: Engine, format: Format | None, load: LoadShape) -> Instance:
-    """An instance of the model on a device; raises InputError where it does not fit."""
-    capacity = device.cluster.capacity_bytes
-    assert capacity is not None
-    weights = stored(generation, format)
-    policy = engine.policy(
-        generation,
-        capacity_bytes=capacity,
-        outside_bytes=outside_bytes(device.cluster, parameters()),
-        longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
-        weight_bytes=weights.bytes,
-    )
-    most = policy.batched_tokens + policy.sequences
-    step = EngineStep(generation, device.cluster, costs=engine.costs, weights=weights, most_tokens=most)
-    return Instance(step, policy, engine.spread)
-
-
-def _check(device: Device, precision: str) -> None:
-    if device.chip.kind == "cpu":
-        raise UnsupportedError("iterations of an engine on a CPU have no figures yet")
-    if device.machines > 1:
-        raise UnsupportedError("an instance across machines has no figures yet")
-    if precision not in precisions_of(device.chip):
-        raise UnsupportedError(f"{device.chip.id} does not compute in {precision}")
-    if device.cluster.capacity_bytes is None:
-        raise UnsupportedError(f"the memory of {device.chip.id} is unknown")
 
 
 def _assumed(engine: Engine, requested: ServingSettings, *, spread: float) -> tuple[Note, ...]:

@@ -45,6 +45,18 @@ def kernels_one_by_one(*, microseconds: float) -> str:
     )
 
 
+@kind_of_note(flag="--cache")
+def format_of_cache(*, format: str, quality: str) -> str:
+    """Keys and values are kept in a narrower format. quality: what that may cost."""
+    return f"keys and values in {format}; its cost in quality: {quality}"
+
+
+@kind_of_note()
+def assumed_host_memory(*, chip: str, gib: int) -> str:
+    """A processor was named, and no machine, so its memory is assumed."""
+    return f"assumed a machine of {gib:,} GiB around {chip}; `--on here` takes this machine's memory"
+
+
 @kind_of_note(flag="--weights")
 def format_of_weights(*, format: str, quality: str) -> str:
     """Weights are kept in a narrower format. quality: what that may cost."""

@@ -8,10 +8,10 @@ from functools import cache
 from importlib.resources import files
 
 from gpuwise.errors import InputError, unknown_name
-from gpuwise.serving.formats import Format, format_of, formats
+from gpuwise.serving.engine_costs import EngineCosts
+from gpuwise.serving.formats import CacheFormat, Format, cache_format_of, format_of, formats
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.policy import BatchingPolicy
-from gpuwise.serving.step_time import EngineCosts
 
 GRAPHS_BYTES = 500_000_000  # of captured CUDA graphs with their pools: 0.3 to 0.8 GB in logs of vLLM 0.6 to 0.19
 LOGIT_BYTES = 8  # of a logit of each sequence, in fp32, and its copy that sampling sorts
@@ -31,6 +31,7 @@ class Engine:
         spread: low and high of measured over forecast times of iterations; 90 % of runs lie between.
         precision: of activations and cache, by default.
         format: of weights, by default; "" for that of the activations.
+        on_cpus: whether it has figures for CPUs.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Engine:
     spread: tuple[float, float]
     precision: str = "bf16"
     format: str = ""
+    on_cpus: bool = False
 
     def format_of(self, name: str | None) -> Format | None:
         """The format of weights of that name, or the engine's own where it is None; None for the type of the activations.
@@ -64,6 +66,18 @@ class Engine:
                 ],
             )
         return format
+
+    def cache_of(self, name: str | None) -> CacheFormat | None:
+        """The format of keys and values of that name; None for None, the type of the activations.
+
+        Raises UnknownNameError, or InputError where the engine does not have it.
+        """
+        if not name:
+            return None
+        cache = cache_format_of(name)
+        if self.name not in cache.engines:
+            raise InputError(f"{self.name} has no cache in {name}.", [f"--engine {cache.engines[0]}", "no --cache"])
+        return cache
 
     def policy(
         self,
@@ -139,9 +153,11 @@ def engines() -> dict[str, Engine]:
                 kernel_s=row.get("kernel_us", 0.0) / 1e6,
                 int8_products=row.get("int8_products", 1.0),
                 other_products=row.get("other_products", 1.0),
+                cpu_share=row.get("cpu_share", 0.0),
             ),
             precision=row.get("precision", "bf16"),
             format=row.get("format", ""),
+            on_cpus=row.get("on_cpus", False),
             spread=(row["spread"][0], row["spread"][1]),
         )
         for name, row in table.items()

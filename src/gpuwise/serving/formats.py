@@ -46,6 +46,34 @@ class Format:
 
 
 @dataclass(frozen=True)
+class CacheFormat:
+    """A number format of keys and values.
+
+    Attributes:
+        name: name on the command line.
+        element_bytes: bytes of an element, scales included.
+        engines: names of the engines that have it.
+        quality: what the format may cost, in words.
+    """
+
+    name: str
+    element_bytes: float
+    engines: tuple[str, ...]
+    quality: str
+
+
+CACHE_FORMATS = {
+    each.name: each
+    for each in (
+        # https://docs.vllm.ai/en/stable/features/quantization/quantized_kvcache/
+        CacheFormat("fp8", 1.0, ("vllm", "tensorrt-llm"), "little with calibrated scales; more in long contexts without"),
+        # --cache-type-k q8_0 --cache-type-v q8_0: blocks of 32 with an fp16 scale
+        CacheFormat("q8_0", 34 / 32, ("llama.cpp",), "next to nothing"),
+    )
+}
+
+
+@dataclass(frozen=True)
 class StoredWeights:
     """The weights of a model in a format.
 
@@ -134,6 +162,13 @@ def formats() -> dict[str, Format]:
             GGUF + mix, "", quality, ("llama.cpp",), "llama.cpp, src/llama-quant.cpp", mix=mix, reading_arithmetic=reading
         )
     return named
+
+
+def cache_format_of(name: str) -> CacheFormat:
+    """The format of keys and values of that name; UnknownNameError where there is none."""
+    if name not in CACHE_FORMATS:
+        raise unknown_name("format of the cache", name, list(CACHE_FORMATS), listing="docs/serving.md")
+    return CACHE_FORMATS[name]
 
 
 def format_of(name: str) -> Format:

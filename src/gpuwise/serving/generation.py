@@ -8,11 +8,12 @@ sequence. A recording tells the three apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
+from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
 from gpuwise.serving.weights import Weights
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.tables import COLUMNS, KINDS, Operations, OperationSequence
@@ -102,6 +103,14 @@ class Generation:
         """Columns of the head's product on this device; 0 where the model has none."""
         trace = self.head.at(micro_batch=1, new_tokens=1)
         return int(trace.operations.column("n")[trace.sequence.operation].max(initial=0))
+
+    def cached_in(self, element_bytes: float) -> Generation:
+        """The same model with keys and values of so many bytes an element; a state that does not grow keeps its type."""
+        share = element_bytes / ELEMENT_BYTES.get(self.attention[0].dtype, 2.0) if self.attention else 1.0
+        if share == 1:
+            return self
+        layers = tuple(replace(layer, key_bytes=round(share * layer.key_bytes)) for layer in self.attention)
+        return replace(self, attention=layers, cache_bytes_per_token=round(share * self.cache_bytes_per_token))
 
     def cache_bytes(self, tokens: int) -> int:
         """Bytes of the cache of a sequence of `tokens` tokens. A layer with a window keeps what the next token still sees."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from threading import Event, Thread
 from types import TracebackType
 
@@ -15,6 +14,7 @@ from gpuwise.job import Job
 from gpuwise.job.torchvision_cpu import make_importable
 from gpuwise.runtime.build.host_memory import keep_freed_memory
 from gpuwise.runtime.build.program import build
+from gpuwise.runtime.devices.default import default_device
 from gpuwise.runtime.serving.clients import Clients, run_clients
 from gpuwise.runtime.serving.server import LoadReplay
 from gpuwise.runtime.serving.waiting_line import RealClock
@@ -57,7 +57,7 @@ class PackedEngine:
         )
         greedy = GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=WARM_UP_TOKENS)
         with ExitStack() as opened:
-            opened.enter_context(_default_device(self._device))
+            opened.enter_context(default_device(self._device))
             self._manager = ContinuousBatchingManager(self._model, greedy, config)  # type: ignore[arg-type]
             self._manager.start()
             opened.callback(self._manager.stop, block=True, hard_stop=True)
@@ -99,22 +99,6 @@ class PackedEngine:
         first_s[np.isnan(end_s)] = np.nan
         # The engine does not say how long its passes took.
         return LoadReplay(Served(load, first_s, end_s, 0, float("nan")), late_s=clients.late_s, interrupted=interrupted)
-
-
-@contextmanager
-def _default_device(device: torch.device) -> Iterator[None]:
-    """Within, PyTorch's default device is the one that serves.
-
-    The forecast has registered the virtual accelerator of recordings in this process, which PyTorch takes for the default from
-    then on; Transformers looks for streams and graphs there.
-    """
-    module_of, is_available = torch.get_device_module, torch.accelerator.is_available
-    torch.get_device_module = lambda named=None: module_of(device if named is None else named)  # type: ignore[assignment]
-    torch.accelerator.is_available = lambda: device.type != "cpu"
-    try:
-        yield
-    finally:
-        torch.get_device_module, torch.accelerator.is_available = module_of, is_available
 
 
 class _Submissions:

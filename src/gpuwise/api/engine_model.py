@@ -1,0 +1,111 @@
+"""EngineModel: a job's model as an engine runs it, recorded for each kind of device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwise.api.devices import Device
+from gpuwise.cost.memory.device import outside_bytes
+from gpuwise.cost.parameters import parameters
+from gpuwise.cost.rates import precisions_of
+from gpuwise.errors import UnsupportedError
+from gpuwise.hardware.types import Chip
+from gpuwise.notes import Note
+from gpuwise.notes import serving as notes
+from gpuwise.serving.engines import Engine
+from gpuwise.serving.formats import CacheFormat, Format, stored
+from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.step_time import EngineStep
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+    from gpuwise.serving.generation import Generation
+
+EXPERTS = "experts"  # the name that models of Hugging Face and ours give the list of experts
+PRECISION_BYTES = {"fp16": 2, "bf16": 2}
+ASSUMED_BYTES = 64 * 2**30  # of a machine whose processor alone is named
+
+
+class EngineModel:
+    """A model under an engine.
+
+    Arguments:
+        job: whose model generates.
+        engine: that runs it.
+        precision: of activations, and of a cache and weights without a format of their own.
+        format: of weights; None for the precision.
+        cache: format of keys and values; None for the precision.
+    """
+
+    def __init__(self, job: Job, engine: Engine, precision: str, format: Format | None, cache: CacheFormat | None) -> None:
+        self.job, self.engine, self.precision, self.format, self.cache = job, engine, precision, format, cache
+        self._kept: dict[tuple[str, int, str], Generation] = {}
+        self._memory_assumed: set[str] = set()
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What is assumed of formats, experts, and machines of which the processor alone is named."""
+        return (
+            *((notes.format_of_weights(format=self.format.name, quality=self.format.quality),) if self.format else ()),
+            *((notes.format_of_cache(format=self.cache.name, quality=self.cache.quality),) if self.cache else ()),
+            *(notes.assumed_host_memory(chip=chip, gib=ASSUMED_BYTES // 2**30) for chip in sorted(self._memory_assumed)),
+            *((notes.all_experts_run(),) if self._has_experts() else ()),
+        )
+
+    def of(self, device: Device) -> Generation:
+        """How the model generates on one device, recorded once for each kind and number of devices that share its layers."""
+        from gpuwise.tracing.generation import record_generation
+
+        precision = self._recorded_in(device.chip)
+        key = device.target, device.devices, precision
+        if key not in self._kept:
+            recorded = record_generation(
+                self.job, precision=precision, tp=device.devices, target=device.target, longest=self.job.context_length
+            )
+            cache_bytes = self.cache.element_bytes if self.cache else PRECISION_BYTES.get(self.precision, 4)
+            self._kept[key] = recorded.cached_in(cache_bytes)
+        return self._kept[key]
+
+    def weight_bytes(self, generation: Generation) -> int:
+        """Bytes of the weights on one device."""
+        return stored(generation, self.format).bytes
+
+    def instance(self, device: Device, generation: Generation, load: LoadShape) -> Instance:
+        """An instance of the model on a device; raises InputError where it does not fit."""
+        weights = stored(generation, self.format)
+        policy = self.engine.policy(
+            generation,
+            capacity_bytes=self._capacity_bytes(device),
+            outside_bytes=outside_bytes(device.cluster, parameters()),
+            longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
+            weight_bytes=weights.bytes,
+        )
+        most = policy.batched_tokens + policy.sequences
+        step = EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights, most_tokens=most)
+        return Instance(step, policy, self.engine.spread)
+
+    def check(self, device: Device) -> None:
+        """Raises UnsupportedError where the engine has no figures for the device."""
+        if device.chip.kind == "cpu" and not self.engine.on_cpus:
+            raise UnsupportedError(f"iterations of {self.engine.name} on a CPU have no figures yet")
+        if device.machines > 1:
+            raise UnsupportedError("an instance across machines has no figures yet")
+        if self._recorded_in(device.chip) not in precisions_of(device.chip):
+            raise UnsupportedError(f"{device.chip.id} does not compute in {self.precision}")
+        if device.cluster.capacity_bytes is None and device.chip.kind != "cpu":
+            raise UnsupportedError(f"the memory of {device.chip.id} is unknown")
+
+    def _recorded_in(self, chip: Chip) -> str:
+        """The precision of the recording: CPUs widen 16 bits that they do not compute in."""
+        widens = chip.kind == "cpu" and self.precision not in precisions_of(chip)
+        return "fp32" if widens else self.precision
+
+    def _capacity_bytes(self, device: Device) -> int:
+        capacity = device.cluster.capacity_bytes
+        if capacity is None:
+            self._memory_assumed.add(device.chip.id)
+        return ASSUMED_BYTES if capacity is None else capacity
+
+    def _has_experts(self) -> bool:
+        """Whether a recorded model is a mixture of experts, by the names of its modules."""
+        return any(EXPERTS in path.split(".") for kept in self._kept.values() for path in kept.tokens.modules)

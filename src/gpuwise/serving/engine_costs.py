@@ -1,0 +1,34 @@
+"""EngineCosts: what an engine does beside its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EngineCosts:
+    """What an engine does beside its kernels.
+
+    Attributes:
+        iteration_s: seconds of the host in each iteration in which the device waits: scheduling, sampling, detokenizing.
+        sequence_s: seconds of the host that each sequence adds to that.
+        kernel_s: seconds between kernels, where every operation is a kernel of its own; 0 for engines that fuse.
+        int8_products, other_products: how long products of more than MATRIX_VECTOR_TOKENS tokens take over those of the kernel
+            figures, in int8 and in other types. 1 by default; CPUs take those of the figures.
+        cpu_share: share of a CPU's memory bandwidth at which products of fewer tokens read weights; 0 for the kernel figures'.
+    """
+
+    iteration_s: float = 0.0
+    sequence_s: float = 0.0
+    kernel_s: float = 0.0
+    int8_products: float = 1.0
+    other_products: float = 1.0
+    cpu_share: float = 0.0
+
+    @property
+    def of_kernels(self) -> tuple[float, ...]:
+        """What it says of kernels."""
+        return self.kernel_s, self.int8_products, self.other_products, self.cpu_share
+
+
+NO_COSTS = EngineCosts()

@@ -1,0 +1,157 @@
+"""EngineKernels: seconds of the kernels of an iteration on a device, as an engine runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.cost.calibration import Calibration
+from gpuwise.cost.kernels.attention_decode import is_decode
+from gpuwise.cost.kernels.classes import groups
+from gpuwise.cost.kernels.shapes import ELEMENT_BYTES, Shapes
+from gpuwise.cost.kernels.times import class_times
+from gpuwise.cost.network.collectives import collective_time
+from gpuwise.cost.parameters import Parameters
+from gpuwise.cost.rates import QUANTIZED, family
+from gpuwise.hardware.cluster import Cluster
+from gpuwise.hardware.types import Chip
+from gpuwise.serving.engine_costs import EngineCosts
+from gpuwise.serving.formats import StoredWeights
+from gpuwise.serving.generation import AttentionLayers
+from gpuwise.trace.parallel.recorded import split_communication
+from gpuwise.trace.trace import Trace
+
+MATRIX_VECTOR_TOKENS = 8  # up to so many tokens the products of llama.cpp are memory-bound kernels (MMVQ_MAX_BATCH_SIZE)
+_INT8_TENSOR_CAPABILITY = (7, 5)
+
+
+class EngineKernels:
+    """Seconds of passes and of attention on the devices of an instance.
+
+    Arguments:
+        cluster: the devices.
+        costs: of the engine; only what it says of kernels counts here.
+        weights: how they are kept.
+        precision: of the recording.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        costs: EngineCosts,
+        weights: StoredWeights,
+        *,
+        precision: str,
+        parameters: Parameters,
+        calibration: Calibration,
+    ) -> None:
+        self._cluster, self._costs, self._weights = cluster, costs, weights
+        self._precision, self._parameters, self._calibration = precision, parameters, calibration
+        self._on_cpu = family(cluster.chip) == "cpu"
+
+    def pass_s(self, trace: Trace, weight_bytes: float, tokens: int, *, operations: int, is_head: bool = False) -> float:
+        """Seconds of the kernels and collectives of a fused trace, one after the other.
+
+        Arguments:
+            weight_bytes: of an element of the matrices in it.
+            tokens: rows that are multiplied with them.
+            operations: of the pass before anything was fused.
+            is_head: whether it is that of the head, which computes in the recorded type.
+        """
+        kernels, communication = split_communication(trace)
+        counts, seconds = kernels.counts(), self._costs.kernel_s * operations
+        for group in groups(kernels):
+            shapes, dtype, slowdown = group.shapes, group.dtype, 1.0
+            if group.kernel_class.startswith("gemm"):
+                shapes = shapes.with_weights(weight_bytes)
+                if self._on_cpu and self._costs.cpu_share and tokens <= MATRIX_VECTOR_TOKENS:
+                    seconds += self._read_s(shapes, counts[group.rows])
+                    continue
+                if not is_head and (arithmetic := self._arithmetic(tokens)):
+                    shapes, dtype = shapes.computed_in(arithmetic), arithmetic
+                if tokens > MATRIX_VECTOR_TOKENS and not self._on_cpu:
+                    slowdown = self._costs.int8_products if dtype == "int8" else self._costs.other_products
+            times = class_times(
+                group.kernel_class,
+                dtype,
+                shapes,
+                self._cluster.chip,
+                precision=self._precision,
+                parameters=self._parameters,
+                calibration=self._calibration,
+            )
+            seconds += slowdown * float(times.device_s @ counts[group.rows])
+        for each in communication.collectives:
+            if each.calls:
+                call = collective_time(
+                    each.operation,
+                    payload_bytes=each.payload_bytes / each.calls,
+                    group=each.group,
+                    cluster=self._cluster,
+                    parameters=self._parameters,
+                )
+                seconds += each.calls * call.seconds
+        return seconds
+
+    def _arithmetic(self, tokens: int) -> str:
+        """The type that products of so many tokens compute in; "" for the recorded one, also where the device lacks units."""
+        reading = self._weights.reading_arithmetic if tokens > MATRIX_VECTOR_TOKENS else ""
+        narrow = reading or self._weights.arithmetic
+        return narrow if narrow and multiplies(self._cluster.chip, narrow) else ""
+
+    def _read_s(self, shapes: Shapes, counts: np.ndarray) -> float:
+        """Seconds of products on a CPU whose weights are read once."""
+        bandwidth = self._cluster.chip.memory_bandwidth_bytes_per_s or 1.0
+        return float(shapes.moved_bytes @ counts) / (self._costs.cpu_share * bandwidth)
+
+    def attention_s(self, layers: Sequence[AttentionLayers], *, sequences: int, new: int, past: int) -> float:
+        """All attention layers over sequences of equal lengths."""
+        seconds = 0.0
+        for each in layers:
+            shapes = attention_shapes(each, sequences=sequences, new=new, past=past)
+            decodes = bool(is_decode(shapes.m, shapes.n)[0])
+            times = class_times(
+                "attention_decode" if decodes else "attention",
+                each.dtype,
+                shapes,
+                self._cluster.chip,
+                precision=self._precision,
+                parameters=self._parameters,
+                calibration=self._calibration,
+            )
+            seconds += each.layers * float(times.device_s[0])
+        return seconds
+
+
+def attention_shapes(layers: AttentionLayers, *, sequences: int, new: int, past: int) -> Shapes:
+    """One layer's attention of `new` tokens a sequence over `past` earlier ones and themselves, causal."""
+    keys = past + new if layers.window is None else min(past + new, layers.window + new - 1)
+    # Query i of the new ones sees past + i tokens, itself included, or the window.
+    seen = past + np.arange(1, new + 1) if layers.window is None else np.minimum(past + np.arange(1, new + 1), layers.window)
+    heads = sequences * layers.heads
+
+    def one(value: float) -> NDArray[np.float64]:
+        return np.array([float(value)])
+
+    results = layers.query_bytes / 2
+    return Shapes(
+        flops=one(4.0 * heads * layers.head_size * float(seen.sum())),
+        bytes_read=one(sequences * (layers.key_bytes * keys + results * new)),
+        bytes_written=one(sequences * results * new),
+        kernels=one(1),
+        batch=one(heads),
+        m=one(new),
+        n=one(keys),
+        k=one(layers.head_size),
+        causal=one(float(new > 1)),
+        element_bytes=one(ELEMENT_BYTES.get(layers.dtype, 2.0)),
+    )
+
+
+def multiplies(chip: Chip, dtype: str) -> bool:
+    """Whether the chip has units for matrices of this narrow type; NVIDIA's before Turing multiply int8 as vectors alone."""
+    name = QUANTIZED[dtype]
+    old = chip.compute_capability is not None and chip.compute_capability < _INT8_TENSOR_CAPABILITY
+    return bool(chip.peak_flops_per_s.get(name)) and not (name == "int8" and old)
