@@ -1,11 +1,11 @@
 """Published speeds of llama.cpp with one request at a time on cards, Macs and processors, and what gpuwise forecasts of them.
 
-    python -m benchmarks.serving.local --reference FOLDER [--fit] [--write]
+    python -m benchmarks.serving.local --reference FOLDER [--fit]
 
 Rows: localscore.ai (llamafile, nine mixes of lengths) and llmfit (short prompts). Crowds measured them: of repeated runs of a
 device and model the upper quartile stands, since what slows a run down is the machine around the device. Runs whose weights do
 not fit the device are left out. --fit prints the figures of llama.cpp in src/gpuwise/serving/data/engines.toml anew, from
-two families on few devices (FITTED); --write puts the table into docs/serving.md.
+two families on few devices (FITTED).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.serving.models import CONFIGS, generation_of
-from benchmarks.serving.page import put
 from benchmarks.support.figures import error_columns
 from gpuwise.api.devices import device_of
 from gpuwise.cost.rates import family as family_of
@@ -76,7 +75,6 @@ FITTED = (
         "11th Gen Intel Core i5-1135G7 @ 2.40GHz",
     ),
 )
-BEGIN, END = "<!-- local: python -m benchmarks.serving.local -->", "<!-- end of local -->"
 LONGEST_CHUNK = 512
 
 
@@ -202,6 +200,7 @@ def rows_of(chosen: list[LocalRun], costs: EngineCosts) -> pd.DataFrame:
             continue
         base = {
             "kind": run.kind,
+            "table": run.source,
             "split": "fitted" if run.is_fitted else "kept out",
             "device": run.device,
             "family": run.family,
@@ -228,7 +227,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", type=Path, required=True)
     parser.add_argument("--fit", action="store_true")
-    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     chosen = list(runs(options.reference))
     if options.fit:
@@ -236,10 +234,7 @@ def main() -> None:
         print(f"kernel_us = {each.kernel_s * 1e6:.2f}\nint8_products = {each.int8_products:.2f}")
         print(f"other_products = {each.other_products:.2f}\ncpu_share = {each.cpu_share:.2f}", flush=True)
     rows = rows_of(chosen, engine_of(ENGINE).costs)
-    text = table_of(rows)
-    print(text)
-    if options.write:
-        put(text, BEGIN, END)
+    print(table_of(rows))
 
 
 if __name__ == "__main__":
