@@ -156,6 +156,8 @@ def build_family(
     by_position = np.stack([without_steps(traces[point])[traces[point].sequence.operation] for point in grid], axis=-1)
     identity = np.column_stack([first.sequence.operation, by_position.reshape(len(first.sequence), -1)])
     _, chosen, operation = np.unique(identity, axis=0, return_index=True, return_inverse=True)
+    in_order = np.argsort(chosen)  # as they first run: np.unique sorts by numbers, which are those of the grid
+    chosen, operation = chosen[in_order], np.argsort(in_order)[operation.ravel()]
     kinds = first.sequence.operation[chosen]
     values = forward_differences(by_position[chosen].reshape(len(chosen), by_position.shape[1], *shape), len(shape))
     size_bytes = np.stack([traces[point].storages.size_bytes for point in grid], axis=-1)
@@ -166,7 +168,7 @@ def build_family(
         header,
         axes,
         operations,
-        replace(first.sequence, operation=operation.ravel().astype(np.int32)),
+        replace(first.sequence, operation=operation.astype(np.int32)),
         replace(first.storages, size_bytes=sizes),
         first.modules,
         first.waits,
