@@ -27,10 +27,10 @@ from gpuwise.runtime.serving.clients import Clients, run_clients
 from gpuwise.runtime.serving.models import GeneratingModel, collated
 from gpuwise.runtime.serving.server import LoadReplay, new_outcomes, replay, replay_of, serve_line
 from gpuwise.runtime.serving.waiting_line import WaitingLine
-from gpuwise.serving.group_server import GroupServer, all_at_once, capacity_of
+from gpuwise.serving.group_server import GroupServer
 from gpuwise.serving.pass_times import ForwardTimes, GenerationTimes, PackedTimes, sizes_up_to
 from gpuwise.serving.requests import Requests, requests
-from gpuwise.serving.served import Served
+from gpuwise.serving.served import Served, capacity_of
 from gpuwise.serving.windowed import GroupTime, WindowPolicy, serve_groups
 from gpuwise.strategy import Strategy
 
@@ -404,5 +404,5 @@ def test_what_the_model_raises_is_named():
 
 def test_all_at_once_keeps_the_requests():
     load = requests(np.array([1.0, 2.0]), np.array([3, 4]), np.array([5, 6]))
-    assert all_at_once(load).arrival_s.tolist() == [0, 0]
-    assert all_at_once(load).input_tokens.tolist() == [3, 4]
+    assert load.all_at_once().arrival_s.tolist() == [0, 0]
+    assert load.all_at_once().input_tokens.tolist() == [3, 4]

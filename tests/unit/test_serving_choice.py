@@ -155,6 +155,19 @@ def test_launch_lines_have_the_settings_of_the_plan():
     assert shlex.split(command_lines(line).replace("\\\n", "")) == words
 
 
+def test_launch_lines_have_the_formats_of_the_plan():
+    usual = {"devices": 1, "precision": "fp16", "memory_share": 0.9, "longest": 4096}
+    narrow = launch_line("vllm", "org/model", POLICY, weights="fp8", cache="fp8", **usual).split()
+    assert narrow[narrow.index("--quantization") + 1] == "fp8"
+    assert narrow[narrow.index("--kv-cache-dtype") + 1] == "fp8"
+    assert "--quantization" not in launch_line("vllm", "org/model-AWQ", POLICY, weights="int4", **usual)
+    local = launch_line("llama.cpp", "org/model", POLICY, weights="gguf-q4_k_m", cache="q8_0", on_cpu=True, **usual).split()
+    assert local[local.index("--model") + 1] == "model-Q4_K_M.gguf"
+    assert local[local.index("--n-gpu-layers") + 1] == "0"
+    assert local[local.index("--cache-type-k") + 1] == local[local.index("--cache-type-v") + 1] == "q8_0"
+    assert launch_line("tensorrt-llm", "m", POLICY, cache="fp8", **usual) == ""
+
+
 def test_models_and_lengths_of_launch_lines():
     assert model_of("hf:org/model") == "org/model"
     assert model_of("llama3-8b") == "meta-llama/Meta-Llama-3-8B"

@@ -7,33 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from benchmarks.serving.models import CONFIGS
 
 from gpuwise.api.devices import device_of
 from gpuwise.errors import InputError, UnknownNameError, UnsupportedError
 from gpuwise.hardware import load_catalog
+from gpuwise.job import Job
 from gpuwise.job.hf import hf_job
+from gpuwise.job.models.generation import generate
+from gpuwise.job.models.llama import Llama, LlamaConfig
 from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.engines import engines
 from gpuwise.serving.formats import StoredWeights, format_of, formats, stored
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.step_time import EngineStep
-from gpuwise.serving.weights import HEAD, PRODUCT, Weights
+from gpuwise.serving.weights import HEAD, OTHER, PRODUCT, Weights
 from gpuwise.tracing.generation import record_generation
 
 pytest.importorskip("transformers")
 
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128_256,
-    "max_position_embeddings": 8192,
-}
-LLAMA_2 = {**LLAMA, "vocab_size": 32_000, "num_key_value_heads": 32, "intermediate_size": 11_008}
+LLAMA = CONFIGS["llama-3-8b"]
+LLAMA_2 = CONFIGS["llama-2-7b"]
 SMALL = {
     **LLAMA,
     "hidden_size": 512,
@@ -73,8 +68,6 @@ def test_tied_heads_are_wider_than_other_products(tmp_path: Path):
 
 def test_bytes_of_nf4_are_those_that_bitsandbytes_allocates(small: Generation):
     functional = pytest.importorskip("bitsandbytes.functional")
-    import torch
-
     weights = Weights("layers.*.up.weight", (1024, 512), 1, 2, PRODUCT)
     packed, state = functional.quantize_4bit(torch.randn(1024, 512), quant_type="nf4", compress_statistics=True)
     real = (
@@ -103,6 +96,31 @@ def _nothing() -> Generation:
 @pytest.mark.parametrize("name", [name for name in formats() if name != "gguf-f16"])
 def test_fewer_bytes_than_16_bits(name: str, small: Generation):
     assert stored(small, format_of(name)).bytes < small.weight_bytes
+
+
+def test_a_narrower_cache_leaves_the_weights_as_they_are(small: Generation):
+    for name in ("gguf-q2_k", "gguf-q4_k_m"):
+        assert stored(small.cached_in(34 / 32), format_of(name)) == stored(small, format_of(name))
+
+
+def test_gates_of_dense_layers_are_no_routers(small: Generation):
+    gate = next(each for each in small.weights if each.name.endswith("gate_proj.weight"))
+    assert gate.role == PRODUCT
+    dense = next(each for each in record_generation(dense_job()).weights if each.name.endswith("mlp.gate.weight"))
+    assert (dense.shape, dense.role) == ((128, 64), PRODUCT)
+
+
+def dense_job() -> Job:
+    config = LlamaConfig(vocabulary=256, width=64, layers=2, heads=4, kv_heads=2, hidden=128)
+    tokens = torch.zeros(1, 32, dtype=torch.long)
+    return Job(lambda: Llama(config), lambda n: tokens.expand(n, -1), lambda m, batch: m(batch).sum(), generate=generate)
+
+
+def test_routers_stay_wide(tmp_path: Path):
+    mixture = {**SMALL, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4}
+    weights = generation(mixture, tmp_path).weights
+    assert {each.role for each in weights if each.name.endswith("mlp.gate.weight")} == {OTHER}
+    assert {each.role for each in weights if ".experts." in each.name} == {PRODUCT}
 
 
 @pytest.mark.parametrize("device", ["rtx-4090", "a100-80gb-sxm", "apple-m4-max"])

@@ -122,6 +122,7 @@ def test_recorded_ranks_hide_about_as_much_as_the_rule_for_composed_ones(mesh: M
     """Of the seconds of a step. What a rank copies into and out of buffers is in both."""
     strategy = Strategy(mesh=mesh, precision="bf16", accumulation=accumulation)
     recorded = record(llama_job(), strategy)
+    # Figures that no fit moves: what is compared is which communication is hidden, and a quicker step makes it a larger share.
     step, figures = RankStep("", *split_communication(recorded)), {"parameters": parameters(), "calibration": Calibration(())}
     rule, streams = (rank_time(of, CLUSTER, **figures) for of in (step, replace(step, recorded=recorded)))
     assert streams.exchange.total_s == pytest.approx(rule.exchange.total_s, rel=1e-6)
@@ -137,7 +138,7 @@ def test_composed_ranks_take_about_as_long_as_recorded_ones(mesh: Mesh) -> None:
     strategy = Strategy(mesh=mesh, precision="amp-bf16", micro_batch=2)
     recorded, plain = record(llama_job(), strategy), recorded_as(strategy).but(mesh=Mesh())
     composed = RankStep("", *data_parallel(record(llama_job(), plain).with_accumulation(1), strategy))
-    figures = {"parameters": parameters(), "calibration": Calibration(())}
+    figures = {"parameters": parameters(), "calibration": calibration(H100)}
     steps = composed, RankStep("", *split_communication(recorded), recorded=recorded)
     composed_s, recorded_s = (rank_time(step, CLUSTER, **figures).busy_s for step in steps)
     assert composed_s == pytest.approx(recorded_s, rel=0.08)  # of three blocks: the rest of the model is a large part

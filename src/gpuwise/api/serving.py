@@ -183,6 +183,9 @@ def _row(
             precision=model.precision,
             memory_share=model.engine.memory_share,
             longest=longest_request(load.at(rate_per_s), instance.policy, model.job.context_length),
+            weights=model.format.name if model.format else "",
+            cache=model.cache.name if model.cache else "",
+            on_cpu=device.chip.kind == "cpu",
         )
         return replace(row, launch=launch, offer=offer_of(device))
     except GpuwiseError as error:

@@ -18,7 +18,7 @@ from gpuwise.hardware.catalog import load_catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
 from gpuwise.plan.space.legal import precisions_for
-from gpuwise.serving.group_server import COUNT, CheckedServer, GroupServer, PackedServer, all_at_once
+from gpuwise.serving.group_server import COUNT, CheckedServer, GroupServer, PackedServer
 from gpuwise.serving.instance import LoadShape
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.pass_times import PackedTimes
@@ -234,7 +234,7 @@ def _usual_rate(server: CheckedServer, shape: LoadShape, limits: Limits) -> floa
 def _load(shape: LoadShape, rate_per_s: float, requested: CheckSettings, *, arrive_s: float | None) -> Requests:
     """The requests that are sent."""
     if not isfinite(rate_per_s):
-        return all_at_once(shape.at(1.0, count=_whole(requested, "requests", 5 * FEWEST)))
+        return shape.at(1.0, count=_whole(requested, "requests", 5 * FEWEST)).all_at_once()
     if arrive_s is None:
         usual = min(max(round(LOAD_S * rate_per_s), FEWEST), MOST)
         return shape.at(rate_per_s, count=_whole(requested, "requests", usual))

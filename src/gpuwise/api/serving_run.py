@@ -25,9 +25,9 @@ from gpuwise.serving.check import (
     checked_share,
     checked_utilisation,
 )
-from gpuwise.serving.group_server import GroupServer, PackedServer, all_at_once, capacity_of
+from gpuwise.serving.group_server import GroupServer, PackedServer
 from gpuwise.serving.requests import Requests
-from gpuwise.serving.served import Served
+from gpuwise.serving.served import Served, capacity_of
 from gpuwise.units import format_duration
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def serve_here(plan: CheckPlan, *, progress: Callable[[str], None]) -> ServeChec
             if plan.saturates and not outcome.interrupted:
                 doing = "serving them all at once"
                 progress(doing)
-                flood = replayed(all_at_once(load), True)
+                flood = replayed(load.all_at_once(), True)
                 capacity = None if flood.interrupted else capacity_of(flood.served)
                 outcome = replace(outcome, interrupted=flood.interrupted)
     except Exception as error:  # the job's own code may raise anything

@@ -142,6 +142,12 @@ def units_for(chip: Chip, *, dtype: str, kind: str, precision: str, parameters: 
     return _single(chip, kind, precision, parameters)
 
 
+def multiplies(chip: Chip, dtype: str) -> bool:
+    """Whether the chip has units for matrices of a quantized type."""
+    name = QUANTIZED[dtype]
+    return bool(chip.peak_flops_per_s.get(name)) and _quantized(chip, name).rate != "vector"
+
+
 def _quantized(chip: Chip, name: str) -> Units:
     peak, single = chip.peak_flops_per_s.get(name), chip.peak_flops_per_s.get("fp32")
     if not peak and name == "int8" and chip.kind == "cpu" and single:  # every CPU multiplies integers

@@ -79,42 +79,45 @@ class StoredWeights:
 
     Attributes:
         bytes: of all of them.
-        product_bytes, head_bytes: bytes of an element of the matrices that tokens are multiplied with, and of the head.
+        product_bytes, head_bytes: bytes of an element of the matrices that tokens are multiplied with, and of the head; 0 as
+            recorded.
         arithmetic, reading_arithmetic: see Format; the head computes in the type of the activations.
     """
 
     bytes: int
-    product_bytes: float
-    head_bytes: float
+    product_bytes: float = 0.0
+    head_bytes: float = 0.0
     arithmetic: str = ""
     reading_arithmetic: str = ""
 
 
 def stored(generation: Generation, format: Format | None) -> StoredWeights:
     """The weights of a recorded model in a format; None: as recorded."""
-    sizes = [(each, _bytes(each, format, generation)) for each in generation.weights]
+    if format is None:
+        return StoredWeights(generation.weight_bytes)
+    model = ggml.ModelShape.of(generation.weights, layers=sum(each.layers for each in generation.attention))
+    sizes = [(each, _bytes(each, format, model)) for each in generation.weights]
     heads = [(each, size) for each, size in sizes if each.role == HEAD or each.tied]
     products = [(each, size) for each, size in sizes if each.role == PRODUCT]
     return StoredWeights(
         bytes=sum(size for _, size in sizes),
         product_bytes=_mean(products),
         head_bytes=_mean(heads or products),
-        arithmetic=format.arithmetic if format else "",
-        reading_arithmetic=format.reading_arithmetic if format else "",
+        arithmetic=format.arithmetic,
+        reading_arithmetic=format.reading_arithmetic,
     )
 
 
 def _mean(sizes: Sequence[tuple[Weights, int]]) -> float:
-    """Bytes of an element."""
+    """Bytes of an element; 0 without any."""
     elements = sum(each.count * each.elements for each, _ in sizes)
     return sum(size for _, size in sizes) / elements if elements else 0.0
 
 
-def _bytes(weights: Weights, format: Format | None, generation: Generation) -> int:
-    if format is None:
-        return weights.bytes
+def _bytes(weights: Weights, format: Format, model: ggml.ModelShape) -> int:
     if format.mix:
-        return _gguf_bytes(weights, format.mix, generation)
+        types = ggml.types_of(weights, format.mix, model)
+        return sum(count * ggml.tensor_bytes(kind, weights.elements) for kind, count in types.items())
     if weights.role != PRODUCT:
         return weights.bytes
     columns = weights.shape[-1]
@@ -126,16 +129,6 @@ def _bytes(weights: Weights, format: Format | None, generation: Generation) -> i
 def _scales(rows: int, columns: int, group: int) -> float:
     """Groups along the columns, the last one of each row maybe not full; blocks of 128 by 128 are groups of their area."""
     return float(rows * columns / group) if group > columns else float(rows * ceil(columns / group))
-
-
-def _gguf_bytes(weights: Weights, mix: str, generation: Generation) -> int:
-    attention = generation.attention
-    layers = sum(each.layers for each in attention)
-    keys = [each.key_bytes / (2 * each.head_size * 2) for each in attention]  # heads of keys, in 16 bits
-    grouped = round(attention[0].heads / keys[0]) if attention and keys[0] else 1
-    experts = max((each.count // layers for each in generation.weights if ".experts." in each.name), default=0)
-    types = ggml.types_of(weights, mix, layers=max(layers, 1), experts=experts, grouped=grouped)
-    return sum(count * ggml.tensor_bytes(kind, weights.elements) for kind, count in types.items())
 
 
 @cache

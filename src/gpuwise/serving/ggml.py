@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpuwise.serving.weights import EMBEDDING, HEAD, OTHER, Weights
 
@@ -15,11 +17,9 @@ from gpuwise.serving.weights import EMBEDDING, HEAD, OTHER, Weights
 TYPES = {
     "f32": (1, 4),
     "f16": (1, 2),
-    "bf16": (1, 2),
     "q8_0": (32, 34),
     "q5_1": (32, 24),
     "q5_0": (32, 22),
-    "q4_1": (32, 20),
     "q4_0": (32, 18),
     "q6_k": (256, 210),
     "q5_k": (256, 176),
@@ -46,6 +46,7 @@ WIDE = ("f16",)  # mixes that nothing is rounded in
 # What stands in for a type whose blocks do not divide the rows of a tensor.
 NARROWER_BLOCKS = {"q6_k": "q8_0", "q5_k": "q5_1", "q4_k": "q5_0", "q3_k": "q4_0", "q2_k": "q4_0"}
 # Names that Hugging Face models and ours give the tensors that rules name.
+_KEYS = re.compile(r"(\bk_proj|\bkey|attention\.k)\.weight$")
 _VALUES = re.compile(r"(\bv_proj|\bvalue|attention\.v)\.weight$")
 _DOWN = re.compile(r"(\bdown_proj|\bdown|\bfc2|\bw2|dense_4h_to_h|mlp\.c_proj)(\.weight)?$")
 _OUTPUT = re.compile(r"(\bo_proj|\bout_proj|attention\.out|attention\.dense|attn\.c_proj)\.weight$")
@@ -54,22 +55,40 @@ _EXPERTS_WITH_Q8 = 8  # mixtures of so many experts have keys and values in q8_0
 _LAYERS_OF_70B = 80  # Llama's 70B, whose values get more bits
 
 
-def types_of(weights: Weights, mix: str, *, layers: int, experts: int, grouped: int) -> Counter[str]:
-    """How many of equal weights have each type in a file of the mix.
+@dataclass(frozen=True)
+class ModelShape:
+    """What rules look at.
 
-    Arguments:
+    Attributes:
         layers: blocks of the model.
         experts: of a mixture; 0 without.
-        grouped: query heads that share a key head.
+        grouped: query heads that share a key head; 1 where values have no matrix of their own.
     """
-    base = MIXES[mix]
+
+    layers: int
+    experts: int
+    grouped: int
+
+    @classmethod
+    def of(cls, weights: Sequence[Weights], *, layers: int) -> ModelShape:
+        """The shape of a model with these weights and so many layers of attention."""
+        values, results = (next((w for w in weights if name.search(w.name)), None) for name in (_VALUES, _OUTPUT))
+        # Some models have all experts of a block in one parameter.
+        of_experts = [w for w in weights if ".experts." in w.name]
+        experts = max((w.shape[0] if len(w.shape) > 2 else w.count // max(layers, 1) for w in of_experts), default=0)
+        grouped = results.shape[-1] // values.shape[0] if values and results else 1
+        return cls(max(layers, 1), experts, max(grouped, 1))
+
+
+def types_of(weights: Weights, mix: str, model: ModelShape) -> Counter[str]:
+    """How many of equal weights have each type in a file of the mix."""
     if weights.role == OTHER or len(weights.shape) < 2:
         return Counter({"f32": weights.count})
     chosen: Counter[str] = Counter()
     for number in range(weights.count):
-        block = number * layers // weights.count if weights.count > layers else number  # experts follow each other in a block
-        kind = _type(weights, mix, base, block, layers=layers, experts=experts, grouped=grouped)
-        chosen[_fitting(kind, weights.shape[-1])] += 1
+        # Experts follow each other in a block.
+        block = number * model.layers // weights.count if weights.count > model.layers else number
+        chosen[_fitting(_type(weights, mix, block, model), weights.shape[-1])] += 1
     return chosen
 
 
@@ -79,22 +98,23 @@ def tensor_bytes(kind: str, elements: int) -> int:
     return elements // block * size
 
 
-def _type(weights: Weights, mix: str, base: str, block: int, *, layers: int, experts: int, grouped: int) -> str:
+def _type(weights: Weights, mix: str, block: int, model: ModelShape) -> str:
+    base, name = MIXES[mix], weights.name
     if mix in WIDE:
         return base
     if weights.role == HEAD or weights.tied:
         return "q8_0" if base == "q8_0" or weights.shape[-1] % TYPES[base][0] else "q6_k"
     if weights.role == EMBEDDING:
         return base
-    name = weights.name
-    if _VALUES.search(name):
-        return _values(mix, base, block, layers=layers, experts=experts, grouped=grouped)
-    if experts == _EXPERTS_WITH_Q8 and re.search(r"(\bk_proj|attention\.k)\.weight$", name):
+    many_experts = model.experts == _EXPERTS_WITH_Q8
+    if many_experts and (_VALUES.search(name) or _KEYS.search(name)):
         return "q8_0"
+    if _VALUES.search(name):
+        return _values(mix, base, block, model)
     if _DOWN.search(name):
-        return _down(mix, base, block, layers)
+        return _down(mix, base, block, model.layers)
     if _OUTPUT.search(name):
-        if experts == _EXPERTS_WITH_Q8:
+        if many_experts:
             return "q5_k" if mix in ("q2_k", "q3_k_m", "q4_k_s", "q4_k_m") else base
         return {"q2_k": "q3_k", "q3_k_m": "q4_k", "q3_k_l": "q5_k"}.get(mix, base)
     if _JOINT.search(name):
@@ -102,19 +122,17 @@ def _type(weights: Weights, mix: str, base: str, block: int, *, layers: int, exp
     return base
 
 
-def _values(mix: str, base: str, block: int, *, layers: int, experts: int, grouped: int) -> str:
-    if experts == _EXPERTS_WITH_Q8:
-        return "q8_0"
+def _values(mix: str, base: str, block: int, model: ModelShape) -> str:
     kind = base
     if mix == "q2_k":
-        kind = "q4_k" if grouped >= 4 else "q3_k"
+        kind = "q4_k" if model.grouped >= 4 else "q3_k"
     elif mix == "q3_k_m":
         kind = "q5_k" if block < 2 else "q4_k"
     elif mix == "q3_k_l" or (mix == "q4_k_s" and block < 4):
         kind = "q5_k"
-    elif mix in ("q4_k_m", "q5_k_m") and _more_bits(block, layers):
+    elif mix in ("q4_k_m", "q5_k_m") and _more_bits(block, model.layers):
         kind = "q6_k"
-    return "q5_k" if layers == _LAYERS_OF_70B and grouped > 1 and kind in ("q3_k", "q4_k") else kind
+    return "q5_k" if model.layers == _LAYERS_OF_70B and model.grouped > 1 and kind in ("q3_k", "q4_k") else kind
 
 
 def _down(mix: str, base: str, block: int, layers: int) -> str:

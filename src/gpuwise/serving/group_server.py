@@ -14,30 +14,37 @@ from gpuwise.serving.pass_times import PackedTimes, PassTimes
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.saturation import Limits, saturation_rate
-from gpuwise.serving.served import Served
+from gpuwise.serving.served import Served, capacity_of
 from gpuwise.serving.windowed import GroupTime, Seconds, WindowPolicy, serve_groups
 
 COUNT = 1000  # requests of the loads that search a rate
-MIDDLE = (0.25, 0.75)  # of the requests by their end: beside them the batches fill up and run empty
 
 
 class CheckedServer(ABC):
-    """A server on one device, simulated."""
+    """A server on one device, simulated.
+
+    Attributes:
+        times: of its passes.
+        policy: how it forms batches.
+    """
+
+    times: PassTimes | PackedTimes
+    policy: WindowPolicy | BatchingPolicy
 
     @property
-    @abstractmethod
     def spread(self) -> tuple[float, float]:
         """Low and high of measured over forecast times of passes."""
+        return self.times.spread
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """How it forms batches."""
+        return asdict(self.policy)
 
     @property
     @abstractmethod
     def unlimited(self) -> CheckedServer:
         """The same server, which turns nobody away."""
-
-    @property
-    @abstractmethod
-    def settings(self) -> dict[str, object]:
-        """How it forms batches."""
 
     @abstractmethod
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
@@ -61,7 +68,7 @@ class CheckedServer(ABC):
         return Interval(rate_at(1.0), rate_at(high), rate_at(low))
 
     def _capacity(self, loads: LoadShape, factor: float) -> float:
-        return capacity_of(self.unlimited.served(all_at_once(loads.at(1.0, count=COUNT)), factor=factor))
+        return capacity_of(self.unlimited.served(loads.at(1.0, count=COUNT).all_at_once(), factor=factor))
 
     def _saturation_rate(self, loads: LoadShape, limits: Limits, factor: float) -> float:
         capacity = self._capacity(loads, factor)
@@ -74,23 +81,10 @@ class CheckedServer(ABC):
 
 @dataclass(frozen=True)
 class GroupServer(CheckedServer):
-    """A server that runs whole requests together.
-
-    Attributes:
-        times: of its passes.
-        policy: how it forms batches.
-    """
+    """A server that runs whole requests together."""
 
     times: PassTimes
     policy: WindowPolicy
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        return self.times.spread
-
-    @property
-    def settings(self) -> dict[str, object]:
-        return asdict(self.policy)
 
     @property
     def unlimited(self) -> GroupServer:
@@ -102,23 +96,10 @@ class GroupServer(CheckedServer):
 
 @dataclass(frozen=True)
 class PackedServer(CheckedServer):
-    """A server whose requests join and leave the batch at every iteration.
-
-    Attributes:
-        times: of its iterations.
-        policy: how it forms them.
-    """
+    """A server whose requests join and leave the batch at every iteration."""
 
     times: PackedTimes
     policy: BatchingPolicy
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        return self.times.spread
-
-    @property
-    def settings(self) -> dict[str, object]:
-        return asdict(self.policy)
 
     @property
     def unlimited(self) -> PackedServer:
@@ -126,26 +107,6 @@ class PackedServer(CheckedServer):
 
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
         return Instance(self.times, self.policy, self.spread).served(load, factor=factor)
-
-
-def all_at_once(load: Requests) -> Requests:
-    """The same requests, all of which arrive in the load's first second."""
-    return Requests(np.zeros(len(load)), load.input_tokens, load.output_tokens, load.cached_tokens)
-
-
-def capacity_of(served: Served) -> float:
-    """Requests a second that end while others wait, from a load whose requests come all at once.
-
-    Requests of a batch may end together, so the middle of the load is bounded by ends that differ.
-    """
-    ends_s = np.sort(served.end_s[~np.isnan(served.end_s)])
-    if not len(ends_s):
-        return 0.0
-    first, last = (int(share * (len(ends_s) - 1)) for share in MIDDLE)
-    before, within = (int(np.searchsorted(ends_s, ends_s[at], side="right")) for at in (first, last))
-    if within > before:
-        return (within - before) / float(ends_s[last] - ends_s[first])
-    return len(ends_s) / float(ends_s[-1])
 
 
 def _scaled(group_s: GroupTime, factor: float) -> GroupTime:

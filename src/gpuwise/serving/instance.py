@@ -14,13 +14,11 @@ from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests, requests
 from gpuwise.serving.saturation import Limits, TooMany, narrowing
-from gpuwise.serving.served import Served
+from gpuwise.serving.served import Served, capacity_of
 
 COUNT = 2000  # requests of a simulated load; the first part, which meets an empty engine, is not counted
 WARM_UP = 0.25
 PERCENTILES = (50, 90, 99)
-_ALL_AT_ONCE = 1e9  # requests a second
-_MIDDLE = (0.25, 0.75)  # of the requests by their end: beside them the batch fills up and runs empty
 
 
 @dataclass(frozen=True)
@@ -58,10 +56,7 @@ class Instance:
 
     def capacity(self, loads: LoadShape) -> float:
         """Requests a second that end while others always wait."""
-        ends_s = np.sort(self.served(loads.at(_ALL_AT_ONCE)).end_s)
-        ends_s = ends_s[~np.isnan(ends_s)]
-        first, last = (int(share * len(ends_s)) for share in _MIDDLE)
-        return (last - first) / float(ends_s[last] - ends_s[first]) if last > first else 0.0
+        return capacity_of(self.served(loads.at(1.0).all_at_once()))
 
     def saturation_rate(self, loads: LoadShape, limits: Limits) -> float:
         """The highest rate within the limits, in requests a second, at most the capacity; 0.0 where they hold at none."""

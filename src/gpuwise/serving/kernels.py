@@ -14,9 +14,8 @@ from gpuwise.cost.kernels.shapes import ELEMENT_BYTES, Shapes
 from gpuwise.cost.kernels.times import class_times
 from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import Parameters
-from gpuwise.cost.rates import QUANTIZED, family
+from gpuwise.cost.rates import family, multiplies
 from gpuwise.hardware.cluster import Cluster
-from gpuwise.hardware.types import Chip
 from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.formats import StoredWeights
 from gpuwise.serving.generation import AttentionLayers
@@ -24,7 +23,6 @@ from gpuwise.trace.parallel.recorded import split_communication
 from gpuwise.trace.trace import Trace
 
 MATRIX_VECTOR_TOKENS = 8  # up to so many tokens the products of llama.cpp are memory-bound kernels (MMVQ_MAX_BATCH_SIZE)
-_INT8_TENSOR_CAPABILITY = (7, 5)
 
 
 class EngineKernels:
@@ -55,7 +53,7 @@ class EngineKernels:
         """Seconds of the kernels and collectives of a fused trace, one after the other.
 
         Arguments:
-            weight_bytes: of an element of the matrices in it.
+            weight_bytes: of an element of the matrices in it; 0 as recorded.
             tokens: rows that are multiplied with them.
             operations: of the pass before anything was fused.
             is_head: whether it is that of the head, which computes in the recorded type.
@@ -65,7 +63,7 @@ class EngineKernels:
         for group in groups(kernels):
             shapes, dtype, slowdown = group.shapes, group.dtype, 1.0
             if group.kernel_class.startswith("gemm"):
-                shapes = shapes.with_weights(weight_bytes)
+                shapes = shapes.with_weights(weight_bytes) if weight_bytes else shapes
                 if self._on_cpu and self._costs.cpu_share and tokens <= MATRIX_VECTOR_TOKENS:
                     seconds += self._read_s(shapes, counts[group.rows])
                     continue
@@ -148,10 +146,3 @@ def attention_shapes(layers: AttentionLayers, *, sequences: int, new: int, past:
         causal=one(float(new > 1)),
         element_bytes=one(ELEMENT_BYTES.get(layers.dtype, 2.0)),
     )
-
-
-def multiplies(chip: Chip, dtype: str) -> bool:
-    """Whether the chip has units for matrices of this narrow type; NVIDIA's before Turing multiply int8 as vectors alone."""
-    name = QUANTIZED[dtype]
-    old = chip.compute_capability is not None and chip.compute_capability < _INT8_TENSOR_CAPABILITY
-    return bool(chip.peak_flops_per_s.get(name)) and not (name == "int8" and old)

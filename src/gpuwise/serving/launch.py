@@ -24,6 +24,9 @@ PRESET_WEIGHTS = {
     "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
 }
 # --dtype of vLLM: https://docs.vllm.ai/en/v0.8.5/serving/engine_args.html
+# What vLLM makes of weights in 16 bits by itself; other formats must be those of the weights:
+# https://docs.vllm.ai/en/stable/features/quantization/
+_NARROWED_BY_VLLM = {"fp8": "fp8", "nf4": "bitsandbytes"}
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -42,31 +45,36 @@ def longest_request(load: Requests, policy: BatchingPolicy, context: int | None)
 
 
 def launch_line(
-    engine: str, model: str, policy: BatchingPolicy, *, devices: int, precision: str, memory_share: float, longest: int
+    engine: str,
+    model: str,
+    policy: BatchingPolicy,
+    *,
+    devices: int,
+    precision: str,
+    memory_share: float,
+    longest: int,
+    weights: str = "",
+    cache: str = "",
+    on_cpu: bool = False,
 ) -> str:
-    """The command that starts one instance; "" for an engine or a precision whose command is not known.
+    """The command that starts one instance; "" for an engine or settings whose command is not known.
 
     Arguments:
         engine: its name, of gpuwise.serving.engines.
-        model: id or folder of the weights.
+        model: id or folder of the weights. Where the engine does not narrow them itself, they must have the format.
         devices: devices that share the layers.
         memory_share: share of a device's memory that the engine takes.
         longest: tokens of the longest request.
+        weights, cache: formats of weights and of keys and values; "" (default) for the precision.
+        on_cpu: whether the device is a CPU.
     """
-    flags: dict[str, str | float]
     if precision not in _DTYPES:
         return ""
-    if engine == "tensorrt-llm":
-        # Flags: https://nvidia.github.io/TensorRT-LLM/0.18.2/commands/trtllm-serve.html and tensorrt_llm/commands/serve.py of
-        # 1.x. It has no flag for the type, which is that of the weights. Its share of memory is of what weights leave.
-        words: list[str | float] = ["trtllm-serve", model, "--backend", "pytorch", "--tp_size", devices]
-        words += ["--max_num_tokens", policy.batched_tokens, "--max_batch_size", policy.sequences, "--max_seq_len", longest]
-        return _line([*words, *(["--enable_chunked_prefill"] if policy.chunked else [])])
     if engine == "llama.cpp":
-        # Flags: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md. The context is that of all slots.
-        flags = {"--ctx-size": min(longest * policy.sequences, policy.cache_tokens), "--parallel": policy.sequences}
-        begin = ["llama-server", "--model", f"{model.rpartition('/')[2]}.gguf", "--n-gpu-layers", "all"]
-        return _line([*begin, *(word for flag in flags.items() for word in flag), "--ubatch-size", policy.batched_tokens])
+        return _llama_server(model, policy, longest=longest, weights=weights, cache=cache, on_cpu=on_cpu)
+    if engine == "tensorrt-llm":
+        # Its caches in fp8 are set in a file of options, not by a flag.
+        return "" if cache else _trtllm_serve(model, policy, devices=devices, longest=longest)
     if engine == "vllm":
         # Flags: https://docs.vllm.ai/en/v0.8.5/serving/engine_args.html, https://docs.vllm.ai/en/latest/cli/index.html
         begin, batched_tokens = ["vllm", "serve", model], policy.batched_tokens
@@ -77,15 +85,34 @@ def launch_line(
         batched_tokens = max(policy.batched_tokens, longest)
     else:
         return ""
-    flags = {
+    flags: dict[str, str | float] = {
         "--tensor-parallel-size": devices,
         "--max-num-batched-tokens": batched_tokens,
         "--max-num-seqs": policy.sequences,
         "--gpu-memory-utilization": memory_share,
         "--max-model-len": longest,
         "--dtype": _DTYPES[precision],
+        **({"--quantization": _NARROWED_BY_VLLM[weights]} if weights in _NARROWED_BY_VLLM else {}),
+        **({"--kv-cache-dtype": cache} if cache else {}),
     }
     return _line([*begin, *(word for flag in flags.items() for word in flag)])
+
+
+def _trtllm_serve(model: str, policy: BatchingPolicy, *, devices: int, longest: int) -> str:
+    # Flags: https://nvidia.github.io/TensorRT-LLM/0.18.2/commands/trtllm-serve.html and tensorrt_llm/commands/serve.py of
+    # 1.x. It has no flag for the type, which is that of the weights. Its share of memory is of what weights leave.
+    words: list[str | float] = ["trtllm-serve", model, "--backend", "pytorch", "--tp_size", devices]
+    words += ["--max_num_tokens", policy.batched_tokens, "--max_batch_size", policy.sequences, "--max_seq_len", longest]
+    return _line([*words, *(["--enable_chunked_prefill"] if policy.chunked else [])])
+
+
+def _llama_server(model: str, policy: BatchingPolicy, *, longest: int, weights: str, cache: str, on_cpu: bool) -> str:
+    # Flags: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md. The context is that of all slots.
+    mix = weights.removeprefix("gguf-").upper()
+    words: list[str | float] = ["llama-server", "--model", f"{model.rpartition('/')[2]}-{mix}.gguf"]
+    words += ["--n-gpu-layers", 0 if on_cpu else "all", "--parallel", policy.sequences, "--ubatch-size", policy.batched_tokens]
+    words += ["--ctx-size", min(longest * policy.sequences, policy.cache_tokens)]
+    return _line([*words, *(["--cache-type-k", cache, "--cache-type-v", cache] if cache else [])])
 
 
 def _line(words: list[str | float]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,10 @@ class Requests:
         return Requests(
             self.arrival_s[chosen], self.input_tokens[chosen], self.output_tokens[chosen], self.cached_tokens[chosen]
         )
+
+    def all_at_once(self) -> Requests:
+        """The same requests, all of which arrive in the load's first second."""
+        return replace(self, arrival_s=np.zeros(len(self)))
 
 
 def requests(

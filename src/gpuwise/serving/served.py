@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from gpuwise.serving.requests import Requests
 
+MIDDLE = (0.25, 0.75)  # of the requests by their end: beside them the batches fill up and run empty
+
 
 @dataclass(frozen=True)
 class Served:
@@ -68,3 +70,18 @@ class Served:
         tpot = np.where(np.isnan(self.tpot_s) & ~np.isnan(self.end_s), 0.0, self.tpot_s)
         within = (self.ttft_s <= ttft_s) & (tpot <= tpot_s) & (self.latency_s <= latency_s)
         return float(np.mean(within))
+
+
+def capacity_of(served: Served) -> float:
+    """Requests a second that end while others wait, from a load whose requests come all at once.
+
+    Requests of a batch may end together, so the middle of the load is bounded by ends that differ.
+    """
+    ends_s = np.sort(served.end_s[~np.isnan(served.end_s)])
+    if not len(ends_s):
+        return 0.0
+    first, last = (int(share * (len(ends_s) - 1)) for share in MIDDLE)
+    before, within = (int(np.searchsorted(ends_s, ends_s[at], side="right")) for at in (first, last))
+    if within > before:
+        return (within - before) / float(ends_s[last] - ends_s[first])
+    return len(ends_s) / float(ends_s[-1])

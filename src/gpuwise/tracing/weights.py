@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Container
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -11,8 +12,8 @@ from torch.distributed.tensor import DTensor
 from gpuwise.serving.weights import EMBEDDING, HEAD, OTHER, PRODUCT, Weights
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
-# Routers are small products that engines keep wide; their modules' names.
-_ROUTERS = ("router", "gate")
+# What routers are called, and the experts beside them: small products that engines keep wide.
+_ROUTERS, _EXPERTS = ("router", "gate"), "experts"
 
 
 def weights_of(model: nn.Module) -> tuple[Weights, ...]:
@@ -34,7 +35,7 @@ def weights_of(model: nn.Module) -> tuple[Weights, ...]:
     words = max((tensors[each][1].shape[0] for each in embeddings), default=0)
     counts: Counter[tuple[str, tuple[int, ...], int, str, bool]] = Counter()
     for each, (path, tensor, paths) in tensors.items():
-        role = _role(path, tensor, embedding=each in embeddings, words=words)
+        role = EMBEDDING if each in embeddings else _role(path, tensor, modules, words=words)
         tied = role == EMBEDDING and len(paths) > 1
         counts[_NUMBER.sub("*", path), _local_shape(tensor), tensor.element_size(), role, tied] += 1
     return tuple(
@@ -43,11 +44,10 @@ def weights_of(model: nn.Module) -> tuple[Weights, ...]:
     )
 
 
-def _role(path: str, tensor: Tensor, *, embedding: bool, words: int) -> str:
-    if embedding:
-        return EMBEDDING
-    parts = path.split(".")
-    if tensor.dim() < 2 or (len(parts) > 1 and parts[-1] == "weight" and parts[-2] in _ROUTERS and tensor.shape[0] < 1024):
+def _role(path: str, tensor: Tensor, modules: Container[str], *, words: int) -> str:
+    """words: rows of the embedding; 0 without one."""
+    above, _, name = path.rpartition(".")[0].rpartition(".")
+    if tensor.dim() < 2 or (name in _ROUTERS and f"{above}.{_EXPERTS}" in modules):
         return OTHER
     return HEAD if tensor.shape[0] == words and not _NUMBER.search(path) else PRODUCT
 
