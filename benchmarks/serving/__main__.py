@@ -17,11 +17,10 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from benchmarks.serving.page import put
+from benchmarks.serving.page import put, table_of
 from benchmarks.serving.runs import Run, forecast_of, generation_runs, request_runs
-from benchmarks.support.figures import error_columns
 from gpuwise.serving.engine_costs import EngineCosts
-from gpuwise.serving.engines import engines
+from gpuwise.serving.engines import engine_of, engines
 
 FITTED = {
     "vllm": ("llama-3-8b", ("RTX PRO 6000",)),
@@ -55,8 +54,9 @@ def fitted_costs(runs: Sequence[Run]) -> EngineCosts:
 def rows_of(runs: Sequence[Run], costs: dict[str, EngineCosts]) -> pd.DataFrame:
     rows = []
     for run in runs:
-        served = run.served(costs[run.engine])
+        served, (low, high) = run.served(costs[run.engine]), engine_of(run.engine).spread
         for name, value in run.measured.items():
+            ratio = forecast_of(served, name) / value
             rows.append(
                 {
                     "table": run.table,
@@ -65,20 +65,11 @@ def rows_of(runs: Sequence[Run], costs: dict[str, EngineCosts]) -> pd.DataFrame:
                     "family": run.family,
                     "split": "fitted" if is_fitted(run) else "kept out",
                     "figure": name,
-                    "ratio": forecast_of(served, name) / value,
+                    "ratio": ratio,
+                    "inside": low <= 1 / ratio <= high,
                 }
             )
     return pd.DataFrame(rows)
-
-
-def table_of(rows: pd.DataFrame, by: Sequence[str]) -> str:
-    lines = [f"| {' | '.join(by)} | rows | median error | 90th percentile | bias | inside the interval |"]
-    lines.append(f"|{' --- |' * len(by)} ---: | ---: | ---: | ---: | ---: |")
-    spreads = {name: engine.spread for name, engine in engines().items()}
-    for key, part in rows.groupby(list(by)):
-        inside = np.mean([spreads[e][0] <= 1 / r <= spreads[e][1] for e, r in zip(part.engine, part.ratio, strict=True)])
-        lines.append(f"| {' | '.join(key)} | {len(part):,} | {error_columns(part.ratio)} | {inside:.0%} |")
-    return "\n".join(lines)
 
 
 def main() -> None:

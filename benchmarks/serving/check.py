@@ -4,7 +4,7 @@
 
 Prints a Markdown table: the error of p50 and p99 of each latency (forecast / measured - 1), whether the interval holds the
 measured one, and the error of a batch without waiting, on which the others rest. Shares are of the measured capacity, so
-that the load is the same whatever the forecast is. Meant for a machine that is left alone, after `gpuwise measure`; it takes
+that the load does not depend on the forecast. Meant for a machine that is left alone, after `gpuwise measure`; it takes
 about ten minutes. --bare replaces the forecast of forward passes by their measured means: the queue's error is left.
 """
 

@@ -1,11 +1,11 @@
 """Published speeds of llama.cpp with one request at a time on cards, Macs and processors, and what gpuwise forecasts of them.
 
-    python -m benchmarks.serving.local --reference FOLDER [--fit]
+    python -m benchmarks.serving.local --reference FOLDER [--fit] [--write]
 
 Rows: localscore.ai (llamafile, nine mixes of lengths) and llmfit (short prompts). Crowds measured them: of repeated runs of a
 device and model the upper quartile stands, since what slows a run down is the machine around the device. Runs whose weights do
 not fit the device are left out. --fit prints the figures of llama.cpp in src/gpuwise/serving/data/engines.toml anew, from
-two families on few devices (FITTED).
+two families on few devices (FITTED); --write puts the table into docs/serving.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.serving.models import CONFIGS, generation_of
-from benchmarks.support.figures import error_columns
+from benchmarks.serving.page import put, table_of
 from gpuwise.api.devices import device_of
 from gpuwise.cost.rates import family as family_of
 from gpuwise.hardware import load_catalog
@@ -75,7 +75,9 @@ FITTED = (
         "11th Gen Intel Core i5-1135G7 @ 2.40GHz",
     ),
 )
+CACHE_BYTES = 2.0  # of an element: llama.cpp keeps keys and values in fp16
 LONGEST_CHUNK = 512
+BEGIN, END = "<!-- local: python -m benchmarks.serving.local -->", "<!-- end of local -->"
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def _step(chip: str, family: str, format: str) -> EngineStep | None:
     device = device_of(chip, load_catalog())
     cluster = device.cluster
     precision = "fp32" if family_of(cluster.chip) == "cpu" else "fp16"
-    generation = generation_of(family, precision=precision, target=device.target)
+    generation = generation_of(family, precision=precision, target=device.target).cached_in(CACHE_BYTES)
     weights = stored(generation, format_of(format))
     if cluster.capacity_bytes is not None and weights.bytes > 0.9 * cluster.capacity_bytes:
         return None
@@ -194,7 +196,7 @@ def _solved(chosen: list[LocalRun], costs_of: Callable[[float], EngineCosts], fi
 
 
 def rows_of(chosen: list[LocalRun], costs: EngineCosts) -> pd.DataFrame:
-    rows = []
+    rows, (low, high) = [], engine_of(ENGINE).spread  # of measured over forecast times
     for run in chosen:
         if (forecast := forecast_of(run, costs)) is None:
             continue
@@ -209,24 +211,15 @@ def rows_of(chosen: list[LocalRun], costs: EngineCosts) -> pd.DataFrame:
             ("written tokens/s", "read tokens/s"), forecast, (run.written_per_s, run.read_per_s), strict=True
         ):
             if measured > 0:
-                rows.append({**base, "figure": name, "ratio": value / measured})
+                rows.append({**base, "figure": name, "ratio": value / measured, "inside": low <= value / measured <= high})
     return pd.DataFrame(rows)
-
-
-def table_of(rows: pd.DataFrame) -> str:
-    low, high = engine_of(ENGINE).spread
-    lines = ["| devices | table | split | figure | runs | median error | 90th percentile | bias | inside the interval |"]
-    lines.append("| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |")
-    for key, part in rows.groupby(["kind", "table", "split", "figure"]):
-        inside = ((part.ratio >= low) & (part.ratio <= high)).mean()  # measured over forecast times
-        lines.append(f"| {' | '.join(key)} | {len(part):,} | {error_columns(part.ratio)} | {inside:.0%} |")
-    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", type=Path, required=True)
     parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     chosen = list(runs(options.reference))
     if options.fit:
@@ -234,7 +227,10 @@ def main() -> None:
         print(f"kernel_us = {each.kernel_s * 1e6:.2f}\nint8_products = {each.int8_products:.2f}")
         print(f"other_products = {each.other_products:.2f}\ncpu_share = {each.cpu_share:.2f}", flush=True)
     rows = rows_of(chosen, engine_of(ENGINE).costs)
-    print(table_of(rows))
+    text = table_of(rows, ["kind", "table", "split", "figure"])
+    print(text)
+    if options.write:
+        put(text, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, inf, isfinite, isinf, sqrt
+from math import ceil, isfinite, sqrt
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
+from gpuwise.api.check_settings import MOST_REQUESTS, arrive_s, check_packs, check_used, named_rate, policy_of, whole
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.serving import parse_limits
 from gpuwise.api.serving_times import ON, ForecastTimes, forward_times, generation_times, packed_times
@@ -28,18 +29,15 @@ from gpuwise.serving.saturation import Limits
 from gpuwise.serving.windowed import WindowPolicy
 from gpuwise.serving_settings import CheckSettings
 from gpuwise.step_settings import named_settings
-from gpuwise.units import parse_duration, parse_rate
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
 
 SHARE = 0.6  # of the highest rate within the limits, where no rate is named
-BATCH, QUEUE = 8, 1000
-PACKED, BATCHED_TOKENS, PAGE_TOKENS = 16, 256, 16  # of Transformers' continuous batching
+BATCHED_TOKENS, PAGE_TOKENS = 256, 16  # of Transformers' continuous batching
 SPARE = 1.3  # pages over those of as many requests as run, each the longest: prompts wait where less than 15 % are free
 INPUT_TOKENS, OUTPUT_TOKENS = 64, 32
 LOAD_S, FEWEST, MOST = 20.0, 20, 2000  # requests sent where no number is named: those of so many seconds, within bounds
-MOST_REQUESTS = 100_000
 BEYOND = 2  # longest request that passes are priced for, over the longest of COUNT requests
 
 
@@ -79,14 +77,14 @@ def check_plan(
     sizes = {"seq_len": requested.get("seq_len"), "image_size": requested.get("image_size")}
     resolved, device = job_of(job, **sizes), device_of(ON, load_catalog())
     generates = resolved.generate is not None
-    _check_used(requested, generates=generates)
+    check_used(requested, generates=generates)
     lengths = _lengths(resolved, requested) if generates else Lengths(1, 1)
-    shape = LoadShape(lengths, seed=_whole(requested, "seed", 0, least=0))
+    shape = LoadShape(lengths, seed=whole(requested, "seed", 0, least=0))
     packs = requested.get("engine") == "transformers"
     if packs:
-        _check_packs(resolved, requested)
-    policy = _policy(requested, generates=generates, packs=packs, spread=lengths.input_variation)
-    named_rate, arrive_s = _named_rate(requested), _arrive_s(requested)
+        check_packs(resolved, requested)
+    policy = policy_of(requested, generates=generates, packs=packs, spread=lengths.input_variation)
+    named, within_s = named_rate(requested), arrive_s(requested)
     progress("recording its passes")
     precision = requested.get("precision") or _precision(device)
     server: CheckedServer
@@ -110,8 +108,8 @@ def check_plan(
     if not packs:
         assert not isinstance(forecast.times, PackedTimes)
         server = GroupServer(forecast.times, policy)
-    rate_per_s = _usual_rate(server, shape, limits) if named_rate is None else named_rate
-    load = _load(shape, rate_per_s, requested, arrive_s=arrive_s)
+    rate_per_s = _usual_rate(server, shape, limits) if named is None else named
+    load = _load(shape, rate_per_s, requested, within_s=within_s)
     assumed = _assumed(requested, load, policy, lengths if generates else None)
     return CheckPlan(
         resolved,
@@ -136,61 +134,12 @@ def _lengths(job: Job, requested: CheckSettings) -> Lengths:
     if job.context_length is not None:
         usual_input, usual_output = (min(usual, max(1, job.context_length // 2)) for usual in (usual_input, usual_output))
     return Lengths(
-        _whole(requested, "input", usual_input),
-        _whole(requested, "output", usual_output),
+        whole(requested, "input", usual_input),
+        whole(requested, "output", usual_output),
         input_variation=spread,
         output_variation=spread,
         longest=job.context_length,
     )
-
-
-def _check_used(requested: CheckSettings, *, generates: bool) -> None:
-    """Raises InputError for a setting that changes nothing."""
-    unused = [] if generates else [name for name in ("input", "output", "spread") if requested.get(name) is not None]
-    if unused:
-        raise InputError(
-            f"--{unused[0]} is of jobs that generate tokens; a request of this one is a sample of its batch.",
-            [f"leave out --{unused[0]}", "--seq-len or --image-size, the sizes of a sample"],
-        )
-    if requested.get("duration") is not None and requested.get("rate") is not None and isinf(_named_rate(requested) or 0.0):
-        raise InputError("requests that come all at once have no --duration.", ["--requests, their number"])
-
-
-def _check_packs(job: Job, requested: CheckSettings) -> None:
-    """Raises InputError where Transformers' continuous batching cannot serve a job as requested."""
-    from gpuwise.job.job import meta_model
-
-    if job.generate is None or not hasattr(meta_model(job), "generate_batch"):
-        raise InputError(
-            f"{job.name or 'the job'} is no model of Transformers that generates.", ["leave out --engine", "name an hf: model"]
-        )
-    for name in ("window", "queue", "patience"):
-        if requested.get(name) is not None:
-            raise InputError(f"--engine transformers has no --{name}.", [f"leave out --{name}", "--engine pytorch"])
-
-
-def _policy(requested: CheckSettings, *, generates: bool, packs: bool, spread: float) -> WindowPolicy:
-    batch = _whole(requested, "batch", PACKED if packs else 1 if generates else BATCH)
-    if generates and not packs and batch > 1 and spread > 0:
-        raise InputError(
-            "plain PyTorch runs prompts of one length together, and these differ.", ["--spread 0", "leave out --batch"]
-        )
-    window, patience = requested.get("window"), requested.get("patience")
-    return WindowPolicy(
-        batch,
-        window_s=0.0 if window in (None, "0") else parse_duration(str(window)),
-        queue=_whole(requested, "queue", QUEUE),
-        patience_s=inf if patience is None else parse_duration(patience),
-    )
-
-
-def _whole(requested: CheckSettings, name: str, default: int, *, least: int = 1) -> int:
-    value = requested.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST_REQUESTS:
-        raise InputError(f"--{name} must be a whole number from {least} to {MOST_REQUESTS:,}, got {value!r}.")
-    return value
 
 
 def _longest(shape: LoadShape, context: int | None) -> tuple[int, int]:
@@ -208,20 +157,6 @@ def _precision(device: Device) -> str:
     return able[0] if able else "fp32"
 
 
-def _named_rate(requested: CheckSettings) -> float | None:
-    text = requested.get("rate")
-    if text is None:
-        return None
-    return inf if text.strip().lower() == "inf" else parse_rate(text)
-
-
-def _arrive_s(requested: CheckSettings) -> float | None:
-    """Seconds over which requests arrive; None where their number decides."""
-    _whole(requested, "requests", 1)
-    duration = requested.get("duration")
-    return None if duration is None else parse_duration(duration)
-
-
 def _usual_rate(server: CheckedServer, shape: LoadShape, limits: Limits) -> float:
     rate = SHARE * server.saturation_rate(shape, limits).value
     if rate == 0:
@@ -231,22 +166,22 @@ def _usual_rate(server: CheckedServer, shape: LoadShape, limits: Limits) -> floa
     return rate
 
 
-def _load(shape: LoadShape, rate_per_s: float, requested: CheckSettings, *, arrive_s: float | None) -> Requests:
+def _load(shape: LoadShape, rate_per_s: float, requested: CheckSettings, *, within_s: float | None) -> Requests:
     """The requests that are sent."""
     if not isfinite(rate_per_s):
-        return shape.at(1.0, count=_whole(requested, "requests", 5 * FEWEST)).all_at_once()
-    if arrive_s is None:
+        return shape.at(1.0, count=whole(requested, "requests", 5 * FEWEST)).all_at_once()
+    if within_s is None:
         usual = min(max(round(LOAD_S * rate_per_s), FEWEST), MOST)
-        return shape.at(rate_per_s, count=_whole(requested, "requests", usual))
-    mean = rate_per_s * arrive_s
-    count = _whole(requested, "requests", ceil(mean + 6 * sqrt(mean) + 10))  # a Poisson number hardly ever exceeds that
+        return shape.at(rate_per_s, count=whole(requested, "requests", usual))
+    mean = rate_per_s * within_s
+    count = whole(requested, "requests", ceil(mean + 6 * sqrt(mean) + 10))  # a Poisson number hardly ever exceeds that
     if count > MOST_REQUESTS:
         raise InputError(
             f"that is {mean:,.0f} requests; at most {MOST_REQUESTS:,} are sent.",
             ["a shorter --duration", "a lower --rate"],
         )
     load = shape.at(rate_per_s, count=count)
-    within = load.of(load.arrival_s <= arrive_s)
+    within = load.of(load.arrival_s <= within_s)
     if not len(within):
         raise InputError(f"no request arrives within {requested.get('duration')}.", ["a longer --duration", "a higher --rate"])
     return within
