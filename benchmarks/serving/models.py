@@ -62,6 +62,7 @@ CONFIGS: dict[str, dict[str, object]] = {
     "mistral-7b": {**_LLAMA, "vocab_size": 32_000},
     "qwen3-32b": _qwen3(5120, 64, 64, 25_600, tied=False),
     "llama-3-70b": {**_LLAMA, **_sizes(8192, 80, 64, 28_672), "vocab_size": 128_256},
+    "llama-3-405b": {**_LLAMA, **_sizes(16_384, 126, 128, 53_248), "vocab_size": 128_256},
     "llama-3.2-1b": {**_LLAMA, **_sizes(2048, 16, 32, 8192), "head_dim": 64, "vocab_size": 128_256, **_TIED},
     "llama-3.2-3b": {**_LLAMA, **_sizes(3072, 28, 24, 8192), "head_dim": 128, "vocab_size": 128_256, **_TIED},
     "mistral-nemo-12b": {**_LLAMA, **_sizes(5120, 40, 32, 14_336), "head_dim": 128, "vocab_size": 131_072},

@@ -10,7 +10,31 @@ from gpuwise.strategy import PRECISIONS
 CHECKED_ENGINES = ("pytorch", "transformers")
 
 
-class ServingSettings(TypedDict, total=False):
+class ArrivalSettings(TypedDict, total=False):
+    """How requests come to what `serve_plan` plans, and how its instances follow them."""
+
+    arrivals: Annotated[
+        str | None,
+        Setting("poisson, or bursty=X: standard deviation of gaps over their mean (bursty alone: 2).", metavar="KIND"),
+    ]
+    trace: Annotated[
+        str | None, Setting("CSV or JSONL of requests: times and tokens come from it (docs/serving.md).", metavar="FILE")
+    ]
+    day: Annotated[
+        str | None,
+        Setting(
+            "Relative rate from an hour on: 0:0.2,8:1,12:1.5,20:0.8, office or evening. --rate is the mean.", metavar="CURVE"
+        ),
+    ]
+    autoscale: Annotated[bool | None, Setting("As many instances as each hour of the day takes.")]
+    scale_to_zero: Annotated[bool | None, Setting("What it saves to stop an idle instance, and who waits for its start.")]
+    idle: Annotated[
+        str | None, Setting("How long an instance is idle before it stops (as long as it takes to start).", metavar="TIME")
+    ]
+    spot: Annotated[bool | None, Setting("Spot prices, with instances to spare for those that are taken away.")]
+
+
+class ServingSettings(ArrivalSettings, total=False):
     """What `serve_plan` takes beside the job, the devices and the rate."""
 
     slo: Annotated[

@@ -193,14 +193,18 @@ def ranks_on_this_cpu(spec: DeviceSpec, text: str, ranks: int) -> DeviceSpec:
     return replace(spec, cluster=cluster, assumed=(*spec.assumed, shared_cpu_note(spec.chip, ranks)))
 
 
-def cheapest_offer(catalog: Catalog, chip: Chip, count: int, *, networked: bool = False) -> Offer | None:
-    """The cheapest on-demand offer of exactly `count` of a chip. A stale price is taken only if there is no other.
+def cheapest_offer(
+    catalog: Catalog, chip: Chip, count: int, *, networked: bool = False, terms: str = "on-demand"
+) -> Offer | None:
+    """The cheapest offer of exactly `count` of a chip. A stale price is taken only if there is no other.
 
-    networked: only consider machines with a known network to others of their kind.
+    Arguments:
+        networked: only consider machines with a known network to others of their kind.
+        terms: of the offer, on demand by default.
     """
     if chip.kind == "cpu":  # an instance rents some of its cores, not the chip
         return None
-    offers = [o for o in catalog.offers if o.chip_id == chip.id and o.devices == count and o.terms == "on-demand"]
+    offers = [o for o in catalog.offers if o.chip_id == chip.id and o.devices == count and o.terms == terms]
     if networked:
         offers = [offer for offer in offers if link_between(offer, catalog=catalog) is not None]
     return min(offers, key=lambda offer: (offer.stale, offer.usd_per_hour), default=None)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Unpack
 from gpuwise.api.device_names import device_names
 from gpuwise.api.devices import device_of
 from gpuwise.api.engine_model import EngineModel
+from gpuwise.api.serving_arrivals import planned_load
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB, CatalogAnswer, CatalogInstances, answer_of_catalog
-from gpuwise.api.serving_money import offer_of, with_money
+from gpuwise.api.serving_money import price_source, with_money
+from gpuwise.api.serving_terms import FleetTerms
 from gpuwise.api.sources import job_of
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
@@ -19,36 +21,34 @@ from gpuwise.notes import serving as notes
 from gpuwise.serving.api_price import parse_api_price
 from gpuwise.serving.engines import Engine, engine_of
 from gpuwise.serving.forecast import ServingForecast, ServingRow, cheapest_first, row_of
-from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.instance import Instance
 from gpuwise.serving.launch import launch_line, longest_request, model_of
-from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving_settings import ServingSettings
 from gpuwise.step_settings import named_settings
-from gpuwise.units import parse_duration, parse_rate, parse_usd
+from gpuwise.units import parse_duration, parse_usd
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
 
-INPUT_TOKENS, OUTPUT_TOKENS = 512, 256
 LIMITS = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 ENGINE = "vllm"
 
 
 def serve_plan(
-    job: str | Job, *, rate: str, on: str | Sequence[str] | None = None, **settings: Unpack[ServingSettings]
+    job: str | Job, *, rate: str | None = None, on: str | Sequence[str] | None = None, **settings: Unpack[ServingSettings]
 ) -> ServingForecast:
     """What serving a model that generates text takes: instances, latencies and dollars, on each of some devices.
 
     Arguments:
         job: as for `forecast`; its model must generate (Job.generate), as language presets and hf: models do.
-        rate: requests of all users, such as "5/s" or "10k/day".
+        rate: requests of all users, such as "5/s" or "10k/day"; the mean over a day. None (default) takes that of `trace`.
         on: devices, in a list or separated by commas. "h100-sxm:2" is one instance whose layers two devices share. None
             (default) for the cheapest of all that offers of the catalog sell.
         settings: optional keywords:
             slo: limits, such as "ttft=500ms,tpot=50ms,share=0.99": time to first token, time per output token, "latency" of the
                 whole answer, and the share of requests that must stay within them (0.99 by default). None by default.
-            input, output: mean tokens of prompts and answers. None (default) assumes INPUT_TOKENS and OUTPUT_TOKENS.
+            input, output: mean tokens of prompts and answers. None (default) assumes 512 and 256.
             spread: standard deviation of both over their means; 0 for equal requests. Default 1.
             prefix_hits: share of each prompt that the prefix cache holds. Default 0.
             engine: of gpuwise.serving.engines. Default "vllm".
@@ -56,32 +56,32 @@ def serve_plan(
             weights: format of weights, of gpuwise.serving.formats. Default: the engine's, mostly as precision.
             cache: format of keys and values, of gpuwise.serving.formats: "fp8" or "q8_0". Default: as precision.
             budget: most dollars a month, such as "2k". None by default.
+            arrivals: "poisson" (default), or "bursty=2" with the standard deviation of gaps over their mean.
+            trace: a file of requests, whose times and lengths are replayed. See gpuwise.serving.request_log. None by default.
+            day: relative rates from hours on, "0:0.2,8:1,12:1.5,20:0.8", or a name of gpuwise.serving.days. None by default.
+            autoscale: whether the number of instances follows the hours of the day. Default False.
+            scale_to_zero: whether to look at stopping idle instances; `idle` is how long they are idle before ("10min").
+            spot: whether to take spot offers, with instances to spare. Default False.
             api_price: dollars for a million tokens read and written of an API to compare with, "0.5,1.5". None by default.
 
     A device that cannot serve the model has a row with the reason. Raises InputError, UnknownNameError, JobError,
     NoPlanError (nothing serves the rate inside the budget), UnsupportedError or MissingDependencyError.
     """
     requested = named_settings(settings, ServingSettings)
-    spread, named = _number(requested.get("spread"), 1.0), engine_of(requested.get("engine") or ENGINE)
+    named = engine_of(requested.get("engine") or ENGINE)
     precision = requested.get("precision") or named.precision
-    rate_per_s, limits = parse_rate(rate), parse_limits(requested.get("slo") or "")
-    resolved = job_of(job)
-    lengths = Lengths(
-        _number(requested.get("input"), INPUT_TOKENS),
-        _number(requested.get("output"), OUTPUT_TOKENS),
-        input_variation=spread,
-        output_variation=spread,
-        longest=resolved.context_length,
-    )
-    load = LoadShape(lengths, cached_share=_number(requested.get("prefix_hits"), 0.0))
+    limits, resolved = parse_limits(requested.get("slo") or ""), job_of(job)
+    planned = planned_load(requested, rate=rate, longest=resolved.context_length)
+    rate_per_s, load = planned.rate_per_s, planned.shape
     format, cache = named.format_of(requested.get("weights")), named.cache_of(requested.get("cache"))
     model = EngineModel(resolved, named, precision, format, cache)
     catalog = load_catalog()
+    terms = FleetTerms.of(requested, catalog=catalog, load=planned)
     budget, api = requested.get("budget"), requested.get("api_price")
     budget_usd, api_price = None if budget is None else parse_usd(budget), None if api is None else parse_api_price(api)
 
     def row_of_device(text: str, solved: tuple[Instance, float] | None = None) -> ServingRow:
-        return _row(text, catalog, model, load, limits, rate_per_s=rate_per_s, solved=solved)
+        return _row(text, catalog, model, limits, terms, solved=solved)
 
     answer: CatalogAnswer | None = None
     if on is None:
@@ -93,6 +93,8 @@ def serve_plan(
             limits,
             recorded=model.of,
             instance=lambda device, generation: model.instance(device, generation, load),
+            terms=terms.terms,
+            schedule=lambda offer, generation: terms.schedule(offer, model.weight_bytes(generation)),
         )
         answer = answer_of_catalog(instances, row_of_device, rate_per_s=rate_per_s)
     rows = answer.rows if answer else tuple(row_of_device(text) for text in device_names(on or ()))
@@ -110,22 +112,22 @@ def serve_plan(
         precision=precision,
         weights=format.name if format else precision,
         rate_per_s=rate_per_s,
-        lengths={"input_tokens": lengths.input_tokens, "output_tokens": lengths.output_tokens, "spread": spread},
+        lengths=planned.lengths,
         limits=limits,
         rows=cheapest_first(rows),
         assumption_notes=(
-            *_assumed(named, requested, spread=spread),
+            *planned.notes,
+            *_assumed(named, requested),
+            *terms.notes,
             *model.notes,
             *(answer.notes if answer else ()),
         ),
         model=model_of(resolved.name),
+        arrivals=planned.arrivals,
+        day=planned.day,
     )
     fleets = answer.fleets if answer else tuple(row.fleet for row in rows if row.fleet is not None)
     return with_money(forecast, load, fleets, budget_usd=budget_usd, api=api_price)
-
-
-def _number(value: float | None, default: float) -> float:
-    return float(default if value is None else value)
 
 
 def parse_limits(text: str) -> Limits:
@@ -152,18 +154,18 @@ def _row(
     text: str,
     catalog: Catalog,
     model: EngineModel,
-    load: LoadShape,
     limits: Limits,
+    terms: FleetTerms,
     *,
-    rate_per_s: float,
     solved: tuple[Instance, float] | None = None,
 ) -> ServingRow:
     """The row of a device. solved: an instance there with its saturation rate; None (default) searches for it."""
     device = device_of(text, catalog)
-    name = device.cluster.name
+    name, load, rate_per_s = device.cluster.name, terms.load.shape, terms.load.rate_per_s
     try:
         model.check(device)
         generation = model.of(device)
+        offer, weight_bytes = terms.offer(device), model.weight_bytes(generation)
         instance, saturation = solved or (model.instance(device, generation, load), None)
         row = row_of(
             name,
@@ -171,9 +173,10 @@ def _row(
             load,
             limits,
             rate_per_s=rate_per_s,
-            weight_bytes=model.weight_bytes(generation),
-            usd_per_hour=device.usd_per_hour,
+            weight_bytes=weight_bytes,
+            usd_per_hour=None if offer is None else offer.usd_per_hour,
             saturation=saturation,
+            schedule=terms.schedule(offer, weight_bytes * device.devices),
         )
         launch = launch_line(
             model.engine.name,
@@ -182,25 +185,23 @@ def _row(
             devices=device.devices,
             precision=model.precision,
             memory_share=model.engine.memory_share,
-            longest=longest_request(load.at(rate_per_s), instance.policy, model.job.context_length),
+            longest=longest_request(load.at(1.0), instance.policy, model.job.context_length),
             weights=model.format.name if model.format else "",
             cache=model.cache.name if model.cache else "",
             on_cpu=device.chip.kind == "cpu",
         )
-        return replace(row, launch=launch, offer=offer_of(device))
+        energy = terms.energy(row, device, model, instance, generation)
+        row = replace(row, launch=launch, offer=price_source(offer), energy=energy)
+        return terms.with_running(row, device, offer)
     except GpuwiseError as error:
         if error.code in ABOUT_THE_JOB:
             raise
         return ServingRow(name, reason=error.what)
 
 
-def _assumed(engine: Engine, requested: ServingSettings, *, spread: float) -> tuple[Note, ...]:
+def _assumed(engine: Engine, requested: ServingSettings) -> tuple[Note, ...]:
     costs = engine.costs
     return (
-        *(() if "input" in requested else (notes.assumed_input_tokens(tokens=INPUT_TOKENS),)),
-        *(() if "output" in requested else (notes.assumed_output_tokens(tokens=OUTPUT_TOKENS),)),
-        notes.spread_of_lengths(variation=spread),
-        notes.poisson_arrivals(),
         *(() if requested.get("prefix_hits") else (notes.no_prefix_cache(),)),
         notes.engine_figures(
             engine=engine.name,

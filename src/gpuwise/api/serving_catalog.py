@@ -11,7 +11,7 @@ from gpuwise.api.devices import Device, cheapest_offer, device_of
 from gpuwise.cost.rates import precisions_of
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
-from gpuwise.hardware.types import Chip
+from gpuwise.hardware.types import Chip, Offer
 from gpuwise.notes import Note, sentences
 from gpuwise.notes import serving as notes
 from gpuwise.serving.bounds import LoadMeans, SharedIteration, rate_bound, shared_by
@@ -22,6 +22,7 @@ from gpuwise.serving.forecast import ServingRow
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.saturation import Limits
+from gpuwise.serving.schedule import CONSTANT, FleetSchedule
 
 COUNTS = (1, 2, 4, 8)  # devices of an instance
 BEGIN_WITH = 2  # counts of a chip that are considered before larger ones
@@ -54,7 +55,7 @@ def runs_on(engine: str, chip: Chip) -> bool:
 
 @dataclass
 class CatalogInstances:
-    """The kinds of instance that offers of a catalog sell on demand, of 1, 2, 4 or 8 devices.
+    """The kinds of instance that offers of a catalog sell, of 1, 2, 4 or 8 devices.
 
     Arguments:
         catalog: source of offers.
@@ -64,6 +65,8 @@ class CatalogInstances:
         limits: what users accept.
         recorded: how the model generates on one such device.
         instance: an instance of a generation on a device; raises InputError where it does not fit.
+        terms: of the offers; on demand by default.
+        schedule: when how many instances of an offer run, from it and the generation on one device; constant by default.
 
     Attributes:
         instances: by device; those of one device, and those whose queue was simulated.
@@ -76,6 +79,8 @@ class CatalogInstances:
     limits: Limits
     recorded: Callable[[Device], Generation]
     instance: Callable[[Device, Generation], Instance]
+    terms: str = "on-demand"
+    schedule: Callable[[Offer, Generation], FleetSchedule] = lambda offer, generation: CONSTANT
     instances: dict[str, Instance] = field(default_factory=dict, init=False)
     _left_out: dict[str, list[str]] = field(default_factory=dict, init=False)
 
@@ -97,12 +102,12 @@ class CatalogInstances:
             "slow": lambda names: notes.too_slow_for_a_token(instances=names),
         }
         return (
-            notes.whole_catalog(considered=considered, dearer=dearer),
+            notes.whole_catalog(considered=considered, dearer=dearer, terms=self.terms),
             *(makers[reason](names) for reason, names in left.items()),
         )
 
     def _sold(self) -> list[Chip]:
-        sold = {offer.chip_id for offer in self.catalog.offers if offer.terms == "on-demand"}
+        sold = {offer.chip_id for offer in self.catalog.offers if offer.terms == self.terms}
         chips = []
         for chip in (self.catalog.chips[id_] for id_ in sorted(sold & self.catalog.chips.keys())):
             if not runs_on(self.engine.name, chip):
@@ -119,7 +124,7 @@ class CatalogInstances:
         chained: list[Contender] = []
         iterations: Instance | None = None
         for count in COUNTS:
-            offer = cheapest_offer(self.catalog, chip, count)
+            offer = cheapest_offer(self.catalog, chip, count, terms=self.terms)
             if offer is None:
                 continue
             name = alone.cluster.name if count == 1 else f"{alone.cluster.name}:{count}"
@@ -136,7 +141,8 @@ class CatalogInstances:
             if not rate:
                 self._left_out["slow"].append(name)
                 continue
-            chained.append(Contender(name, offer.usd_per_hour, rate, partial(self._narrower, name)))
+            schedule = self.schedule(offer, self.recorded(alone))
+            chained.append(Contender(name, offer.usd_per_hour, rate, partial(self._narrower, name), schedule=schedule))
         for smaller, larger in zip(chained, chained[BEGIN_WITH:], strict=False):
             smaller.larger = larger
         return chained[:BEGIN_WITH]

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuwise.api.devices import Device
 from gpuwise.api.serving_catalog import TIMES
 from gpuwise.errors import NoPlanError
+from gpuwise.hardware.types import Offer
 from gpuwise.serving.api_price import ApiPrice, api_usd_per_month, break_even
 from gpuwise.serving.fleets import Fleet, rate_ranges
 from gpuwise.serving.forecast import ServingForecast, ServingRow, cheapest_first
@@ -17,9 +17,8 @@ from gpuwise.serving.instance import LoadShape
 from gpuwise.units import format_usd
 
 
-def offer_of(device: Device) -> str:
+def price_source(offer: Offer | None) -> str:
     """Whose price a device has, and when it was read; "" without an offer."""
-    offer = device.offer
     return "" if offer is None else f"{offer.provider} {offer.instance} ({offer.region}), {offer.as_of}"
 
 
@@ -41,7 +40,7 @@ def with_money(
         usd = api.usd_per_request(read=float(np.mean(requests.input_tokens)), written=float(np.mean(requests.output_tokens)))
         rows = [row if row.fleet is None else replace(row, break_even=break_even(row.fleet, usd)) for row in forecast.rows]
         forecast = replace(forecast, rows=tuple(rows), api=api, api_usd_per_month=api_usd_per_month(usd, forecast.rate_per_s))
-    return replace(forecast, by_rate=rate_ranges(fleets, up_to=TIMES * forecast.rate_per_s))
+    return replace(forecast, by_rate=rate_ranges(fleets, up_to=TIMES * forecast.rate_per_s), fleets=tuple(fleets))
 
 
 def _over(row: ServingRow, budget_usd: float) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuwise.cost.timeline.step import StepTimeline
     from gpuwise.plan.pareto import ParetoFront
     from gpuwise.plan.scaling.curve import ScalingCurve
+    from gpuwise.serving.forecast import ServingForecast
 
 
 def memory_plot_option(function: Function) -> Function:
@@ -39,6 +40,12 @@ def scaling_plot_option(function: Function) -> Function:
 def front_plot_option(function: Function) -> Function:
     return click.option(
         "--plot", metavar="FILE", help="Time, money and energy of the plans as a picture: FILE.svg, FILE.png, or - for text."
+    )(function)
+
+
+def serving_plot_option(function: Function) -> Function:
+    return click.option(
+        "--plot", metavar="FILE", help="Dollars a million tokens over the rate as a picture: FILE.svg, FILE.png, or - for text."
     )(function)
 
 
@@ -100,6 +107,16 @@ def show_front(front: ParetoFront, path: str) -> None:
         click.echo(text_picture(front))
     else:
         click.echo(f"Pareto front written to {save_picture(front, path)}", err=True)
+
+
+def show_prices(forecast: ServingForecast, path: str) -> None:
+    """Prints the picture, or writes it and says where."""
+    from gpuwise.report.serving_picture import save_picture, text_picture
+
+    if path == "-":
+        click.echo(text_picture(forecast))
+    else:
+        click.echo(f"prices by rate written to {save_picture(forecast, path)}", err=True)
 
 
 def show_timeline(timeline: StepTimeline, path: str) -> None:

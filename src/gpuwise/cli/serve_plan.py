@@ -7,6 +7,7 @@ from typing import Unpack
 import click
 
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
+from gpuwise.cli.pictures import check_plot, serving_plot_option, show_prices
 from gpuwise.serving_settings import ServingSettings
 
 
@@ -17,10 +18,13 @@ from gpuwise.serving_settings import ServingSettings
 @on_option(
     "Only these devices, separated by commas. h100-sxm:2 is one instance on two devices.", required=False, metavar="A,B,C"
 )
-@click.option("--rate", required=True, metavar="RATE", help="Requests of all users: 5/s, 90/min, 10k/day.")
+@click.option("--rate", metavar="RATE", help="Requests of all users: 5/s, 90/min, 10k/day; the mean of a day.")
 @settings_options(ServingSettings)
+@serving_plot_option
 @json_option
-def command(job: str, on: str | None, rate: str, as_json: bool, **settings: Unpack[ServingSettings]) -> None:
+def command(
+    job: str, on: str | None, rate: str | None, as_json: bool, plot: str | None, **settings: Unpack[ServingSettings]
+) -> None:
     """Instances, latencies and dollars of serving JOB, a model that generates text, at a rate of requests.
 
     Without --on: the cheapest of all devices that offers of the catalog sell.
@@ -29,4 +33,9 @@ def command(job: str, on: str | None, rate: str, as_json: bool, **settings: Unpa
     from gpuwise.cli.output import emit
     from gpuwise.report.serving import serving_report
 
-    emit(api.serve_plan(job, on=on, rate=rate, **settings), serving_report, as_json=as_json)
+    if plot is not None:
+        plot = check_plot(plot, flag="--plot", as_json=as_json)
+    forecast = api.serve_plan(job, on=on, rate=rate, **settings)
+    emit(forecast, serving_report, as_json=as_json)
+    if plot is not None:
+        show_prices(forecast, plot)

@@ -78,11 +78,12 @@ def all_experts_run() -> str:
 
 
 @kind_of_note(flag="--on")
-def whole_catalog(*, considered: int, dearer: int) -> str:
-    """Which kinds of instance were considered where the user names no devices."""
+def whole_catalog(*, considered: int, dearer: int, terms: str) -> str:
+    """Which kinds of instance were considered where the user names no devices. terms: of the offers."""
     left = f", of which {dearer} are dearer than those above" if dearer else ""
+    how = "at spot prices" if terms == "spot" else "on demand"
     return (
-        f"considered {considered} kinds of instance that offers sell on demand{left}: 1, 2, 4 or 8 GPUs, of each chip the two "
+        f"considered {considered} kinds of instance that offers sell {how}{left}: 1, 2, 4 or 8 GPUs, of each chip the two "
         "smallest numbers that serve; --on changes it"
     )
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from gpuwise.cost.forecast import Interval
 from gpuwise.report.parts import UNKNOWN, TextTable, columns, notes, percent
 from gpuwise.report.serving_choice import choice_parts, rate_words, small_usd
+from gpuwise.report.serving_running import running_parts
 from gpuwise.serving.forecast import ServingForecast, ServingRow
 from gpuwise.serving.saturation import Limits
 from gpuwise.units import format_duration, format_usd
@@ -23,12 +24,13 @@ def serving_report(forecast: ServingForecast) -> Group:
     served = [row for row in forecast.rows if row.replicas and not row.over_budget]
     parts: list[RenderableType] = [
         Text(
-            f"{forecast.job} in {forecast.weights} at {rate_words(forecast.rate_per_s)}{_limits(forecast.limits)}",
+            f"{forecast.job} in {forecast.weights} at {_rate(forecast)}{_limits(forecast.limits)}",
             style="bold",
         ),
         Text(""),
         _table(served),
         *choice_parts(forecast),
+        *running_parts(forecast),
     ]
     parts += notes("no answer", [f"{row.device}: {row.reason}" for row in forecast.rows if not row.replicas])
     parts += notes("assumed", forecast.assumptions)
@@ -76,6 +78,12 @@ def _latency(interval: Interval) -> str:
     if not isfinite(interval.value):
         return UNKNOWN
     return f"{format_duration(interval.value)} ({format_duration(interval.low)} to {format_duration(interval.high)})"
+
+
+def _rate(forecast: ServingForecast) -> str:
+    """'5/s', or '5/s on average, 9.5/s at the busiest time' where the rate changes over the day."""
+    mean, peak = forecast.rate_per_s, max((row.schedule.peak for row in forecast.rows), default=1.0)
+    return rate_words(mean) + (f" on average, {rate_words(peak * mean)} at the busiest time" if peak > 1 else "")
 
 
 def _limits(limits: Limits) -> str:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+import numpy as np
+
 from gpuwise.errors import InputError
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet
+from gpuwise.serving.schedule import CONSTANT
 from gpuwise.units import parse_usd
+
+MOST_TAKES = 200.0  # rates over what one instance takes, up to which steps of a schedule are looked at
 
 
 @dataclass(frozen=True)
@@ -61,9 +66,27 @@ def break_even(fleet: Fleet, usd_per_request: float) -> ApiBreakEven | None:
     """The rates at which a fleet is cheaper than an API; None where it is at no rate.
 
     n instances cost less at rates above n times `one`, and are needed from n - 1 times `fleet.takes` on. The rates between are
-    exceptions, which exist for n below takes / (takes - one).
+    exceptions, which exist for n below takes / (takes - one). Of a fleet whose instances change over the day, or with spare
+    ones, each step up to MOST_TAKES times what one instance takes is looked at.
     """
+    if fleet.schedule is not CONSTANT:
+        return _break_even_by_steps(fleet, usd_per_request)
     one = fleet.usd_per_hour / 3600 / usd_per_request  # requests a second whose price at the API is that of an instance
     if one >= fleet.takes:
         return None
     return ApiBreakEven(one, one * ceil(one / (fleet.takes - one)))
+
+
+def _break_even_by_steps(fleet: Fleet, usd_per_request: float) -> ApiBreakEven | None:
+    """The same, from the price between each two steps, which is constant there."""
+    ends = fleet.steps(MOST_TAKES * fleet.takes / fleet.schedule.peak)
+    above = np.append(0.0, ends[:-1])
+    even = fleet.usd_at_each(ends) / 3600 / usd_per_request  # the rate at which the API costs as much
+    cheaper = even < ends
+    if not cheaper.any():
+        return None
+    first = int(cheaper.argmax())
+    exceptions = np.flatnonzero(even > above)  # the API is cheaper at the beginning of these
+    last = int(exceptions[-1])
+    always = float(even[last]) if cheaper[last] else float(ends[last])
+    return ApiBreakEven(float(max(above[first], even[first])), always)

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuwise.serving.fleets import Fleet, least_usd_per_hour
 from gpuwise.serving.forecast import MOST_SHARE
+from gpuwise.serving.schedule import CONSTANT, FleetSchedule
 
 
 @dataclass(eq=False)
@@ -26,6 +27,7 @@ class Contender:
         high: its saturation rate, at most.
         narrower: starts the simulations: ever narrower bounds of that rate, the last pair equal, (0, 0) where it serves none.
         larger: what is considered in its place where it serves none; None (default) for nothing.
+        schedule: when how many of it run; all the time as many by default.
         low: its saturation rate, at least.
     """
 
@@ -34,6 +36,7 @@ class Contender:
     high: float
     narrower: Callable[[], Iterator[tuple[float, float]]]
     larger: Contender | None = None
+    schedule: FleetSchedule = CONSTANT
     low: float = field(default=0.0, init=False)
     _bounds: Iterator[tuple[float, float]] | None = field(default=None, init=False)
 
@@ -50,12 +53,12 @@ class Contender:
     @property
     def floor(self) -> Fleet:
         """Costs no more than this kind of instance."""
-        return Fleet(self.device, self.usd_per_hour, MOST_SHARE * self.high)
+        return Fleet(self.device, self.usd_per_hour, MOST_SHARE * self.high, self.schedule)
 
     @property
     def ceiling(self) -> Fleet | None:
         """Costs no less than it; None while it may serve no rate."""
-        return Fleet(self.device, self.usd_per_hour, MOST_SHARE * self.low) if self.low else None
+        return Fleet(self.device, self.usd_per_hour, MOST_SHARE * self.low, self.schedule) if self.low else None
 
     def narrow(self) -> None:
         """Simulates one more load."""

@@ -9,6 +9,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.serving.schedule import CONSTANT, FleetSchedule
+
 HOURS_A_MONTH = 730.5  # 365.25 days of 24 hours, over 12
 MOST_STEPS = 1000  # replicas of a fleet whose every step is looked at; one more of a thousand moves its price by a thousandth
 _ROUNDING = 1e-9  # of a rate that is a whole number of replicas
@@ -22,28 +24,33 @@ class Fleet:
         device: devices of one instance, as on the command line.
         usd_per_hour: of one instance.
         takes: requests a second that one instance is given at most; above 0.
+        schedule: when it has how many instances; all the time as many by default. Rates are means over it.
     """
 
     device: str
     usd_per_hour: float
     takes: float
+    schedule: FleetSchedule = CONSTANT
 
     def replicas(self, rate_per_s: float) -> int:
-        """Instances that a rate takes, at least one."""
-        return max(1, ceil(rate_per_s / self.takes - _ROUNDING))
+        """Instances that a rate takes, at least one; where their number changes over the day, the most."""
+        if self.schedule is CONSTANT:
+            return max(1, ceil(rate_per_s / self.takes - _ROUNDING))
+        return int(self.schedule.counts(rate_per_s, self.takes).max())
 
     def usd_per_hour_at(self, rate_per_s: float) -> float:
         """Dollars an hour at a rate."""
-        return self.usd_per_hour * self.replicas(rate_per_s)
+        if self.schedule is CONSTANT:
+            return self.usd_per_hour * self.replicas(rate_per_s)
+        return float(self.usd_at_each(np.array([rate_per_s]))[0])
 
     def steps(self, up_to: float) -> NDArray[np.float64]:
         """The rates up to `up_to` beyond which one more instance is needed, and `up_to`."""
-        count = min(MOST_STEPS, int(up_to / self.takes))
-        return np.append(self.takes * np.arange(1, count + 1), up_to)
+        return self.schedule.steps(self.takes, up_to, most=MOST_STEPS)
 
     def usd_at_each(self, rates: NDArray[np.float64]) -> NDArray[np.float64]:
         """Dollars an hour at each of some rates."""
-        return self.usd_per_hour * np.maximum(1, np.ceil(rates / self.takes - _ROUNDING))
+        return self.usd_per_hour * self.schedule.paid(rates, self.takes)
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,7 @@ def rate_ranges(fleets: Sequence[Fleet], *, up_to: float) -> tuple[RateRange, ..
 
 
 def _range(fleet: Fleet, above: float, up_to: float) -> RateRange:
-    replicas = fleet.replicas(above * (1 + 2 * _ROUNDING)), fleet.replicas(up_to)
-    first, last = (fleet.usd_per_hour * count * HOURS_A_MONTH for count in replicas)
-    return RateRange(above, up_to, fleet.device, replicas, (first, last))
+    ends = above * (1 + 2 * _ROUNDING), up_to
+    first, last = (fleet.replicas(rate) for rate in ends)
+    cheapest, dearest = (HOURS_A_MONTH * fleet.usd_per_hour_at(rate) for rate in ends)
+    return RateRange(above, up_to, fleet.device, (first, last), (cheapest, dearest))

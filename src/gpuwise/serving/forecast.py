@@ -11,10 +11,16 @@ import numpy as np
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.serving.api_price import ApiBreakEven, ApiPrice
+from gpuwise.serving.cold_start import ColdStart
+from gpuwise.serving.days import DayCurve
+from gpuwise.serving.energy import EnergyUse
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet, RateRange
+from gpuwise.serving.idle import ScaledToZero
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
 from gpuwise.serving.saturation import Limits
+from gpuwise.serving.schedule import CONSTANT, FleetSchedule
 from gpuwise.serving.served import Served
+from gpuwise.serving.spot_fleet import SpotFleet
 from gpuwise.units import format_duration
 
 MOST_SHARE = 0.95  # of the saturation rate that a replica is given: beyond it the tail of waiting depends on luck
@@ -26,7 +32,7 @@ class ServingRow:
 
     Attributes:
         device: devices of one instance, as on the command line.
-        replicas: instances that the rate takes; 0 where none serves it.
+        replicas: instances that the rate takes, that of the busiest hour of a day; 0 where none serves it.
         saturation_rate: highest rate of one instance within the limits, requests a second.
         alone_ttft_s, alone_latency_s: of the mean request with nobody else there.
         latency: percentiles by name: "ttft_s", "tpot_s", "latency_s"; empty where no instance serves the rate.
@@ -34,13 +40,20 @@ class ServingRow:
         load: the rate over what all replicas serve within the limits.
         cache_tokens: tokens that the cache of one instance holds.
         weight_bytes: bytes of weights on one device.
-        usd_per_hour: of all replicas; None without a price.
+        usd_per_hour: of all replicas, the mean over the day; None without a price.
+        usd_per_instance_hour: of one replica.
         usd_per_million_output: dollars for a million written tokens, prompts and idle time included; None without a price.
         usd_per_million_tokens: the same for a million read and written tokens together.
         usd_per_request: the same for one request.
         offer: whose price it is, "" without one.
         over_budget: whether it costs more than the user's budget, or has no price to compare with it.
         break_even: the rates at which it is cheaper than the user's API; None where it is at no rate, and without an API.
+        schedule: when how many instances run; all the time as many by default.
+        instances: how many run in each of its parts.
+        cold_start: of a new instance; None where none starts while others run.
+        idle: what stopping an idle instance saves, and who waits; None where that is not looked at.
+        spot: what it takes that instances are taken away; None for offers on demand.
+        energy: of the devices of one instance at this load; None where their power is unknown.
         launch: the command that starts an instance, "" where none is known.
         reason: why there is no answer, or "".
     """
@@ -56,12 +69,19 @@ class ServingRow:
     cache_tokens: int = 0
     weight_bytes: int = 0
     usd_per_hour: float | None = None
+    usd_per_instance_hour: float | None = None
     usd_per_million_output: float | None = None
     usd_per_million_tokens: float | None = None
     usd_per_request: float | None = None
     offer: str = ""
     over_budget: bool = False
     break_even: ApiBreakEven | None = None
+    schedule: FleetSchedule = CONSTANT
+    instances: tuple[int, ...] = ()
+    cold_start: ColdStart | None = None
+    idle: ScaledToZero | None = None
+    spot: SpotFleet | None = None
+    energy: EnergyUse | None = None
     launch: str = ""
     reason: str = ""
 
@@ -73,9 +93,9 @@ class ServingRow:
     @property
     def fleet(self) -> Fleet | None:
         """Its instances at any rate; None without a price or an answer."""
-        if self.usd_per_hour is None or not self.replicas:
+        if self.usd_per_instance_hour is None or not self.replicas:
             return None
-        return Fleet(self.device, self.usd_per_hour / self.replicas, self.takes)
+        return Fleet(self.device, self.usd_per_instance_hour, self.takes, self.schedule)
 
     @property
     def usd_per_month(self) -> float | None:
@@ -86,7 +106,8 @@ class ServingRow:
         readable = {
             name: value if not isinstance(value, float) or isfinite(value) else None for name, value in asdict(self).items()
         }
-        return {**readable, "usd_per_month": self.usd_per_month}
+        cold_start = None if self.cold_start is None else self.cold_start.to_dict()
+        return {**readable, "cold_start": cold_start, "usd_per_month": self.usd_per_month}
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,13 +119,17 @@ class ServingForecast(Printed):
         engine: name of the engine, with the versions its figures are of.
         precision: of activations and cache.
         weights: format of the weights, or their precision.
-        rate_per_s: requests a second of all users.
+        rate_per_s: requests a second of all users, the mean over a day.
+        lengths: of prompts and answers.
         rows: one a device.
         budget_usd_per_month: most dollars a month; None (default) without a budget.
         by_rate: the cheapest of the rows by rate, from 0 to some times this one.
         api: price of an API to compare with; None (default) without one.
         api_usd_per_month: what it would cost for the same requests.
         model: the id or folder of the model's weights in the launch lines, "MODEL" where the user must know it.
+        arrivals: how requests come.
+        day: rates over the day; None (default) where the rate is constant.
+        fleets: those that by_rate chooses from.
     """
 
     job: str
@@ -121,6 +146,9 @@ class ServingForecast(Printed):
     api: ApiPrice | None = None
     api_usd_per_month: float | None = None
     model: str = ""
+    arrivals: dict[str, object] = field(default_factory=dict)
+    day: DayCurve | None = None
+    fleets: tuple[Fleet, ...] = ()
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -143,6 +171,8 @@ class ServingForecast(Printed):
             "by_rate": [asdict(each) for each in self.by_rate],
             "api": None if self.api is None else {**asdict(self.api), "usd_per_month": self.api_usd_per_month},
             "model": self.model,
+            "arrivals": self.arrivals,
+            "day": None if self.day is None else asdict(self.day),
             "assumptions": list(self.assumptions),
             "assumption_notes": to_dicts(self.assumption_notes),
         }
@@ -158,12 +188,14 @@ def row_of(
     weight_bytes: int,
     usd_per_hour: float | None,
     saturation: float | None = None,
+    schedule: FleetSchedule = CONSTANT,
 ) -> ServingRow:
     """The row of a device.
 
     Arguments:
         usd_per_hour: of one instance.
         saturation: its saturation rate; None (default) searches for it.
+        schedule: of the instances; latencies are those of the busiest part of the day.
 
     Users reach replicas in turn, so each sees a Poisson load of its share of the rate; a replica is given at most
     MOST_SHARE of what it serves within the limits.
@@ -179,10 +211,11 @@ def row_of(
     saturation = instance.saturation_rate(load, limits) if saturation is None else saturation
     if saturation == 0:
         return replace(base, reason=_floor(alone, limits))
-    replicas = Fleet(device, usd_per_hour or 0.0, MOST_SHARE * saturation).replicas(rate_per_s)
-    at_rate = load.at(rate_per_s / replicas)
+    fleet = Fleet(device, usd_per_hour or 0.0, MOST_SHARE * saturation, schedule)
+    replicas, peak_per_s = fleet.replicas(rate_per_s), rate_per_s * schedule.peak
+    at_rate = load.at(peak_per_s / replicas)
     outcomes = instance.outcomes(at_rate)
-    usd = None if usd_per_hour is None else usd_per_hour * replicas
+    usd = None if usd_per_hour is None else fleet.usd_per_hour_at(rate_per_s)
     usd_per_request = None if usd is None else usd / 3600 / rate_per_s
     written = float(np.mean(at_rate.output_tokens))
     tokens = written + float(np.mean(at_rate.input_tokens))
@@ -192,8 +225,11 @@ def row_of(
         saturation_rate=saturation,
         latency=latencies(outcomes),
         share_within=limits.share_of(outcomes[0]),
-        load=rate_per_s / (replicas * saturation),
+        load=peak_per_s / (replicas * saturation),
+        schedule=schedule,
+        instances=tuple(schedule.counts(rate_per_s, fleet.takes).tolist()),
         usd_per_hour=usd,
+        usd_per_instance_hour=usd_per_hour,
         usd_per_million_output=None if usd_per_request is None else 1e6 * usd_per_request / written,
         usd_per_million_tokens=None if usd_per_request is None else 1e6 * usd_per_request / tokens,
         usd_per_request=usd_per_request,

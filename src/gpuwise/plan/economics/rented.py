@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuwise.hardware.providers import provider
+from gpuwise.hardware.providers import Provider, provider
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note
 from gpuwise.notes import run as notes
@@ -57,7 +57,7 @@ def rental(offer: Offer, *, parameters: int, interruptions_per_day: float | None
             terms = replace(terms, day_machines=1.0)
             assumed.append(notes.assumed_day_limit(interruptions_per_day=_DAY_LIMITED_PER_DAY))
         elif per_day is None:
-            per_day = where.interruptions_per_day or spot.DEFAULT_INTERRUPTIONS_PER_DAY
+            per_day = spot_interruptions_per_day(where)
             assumed.append(notes.assumed_interruptions(interruptions_per_day=per_day))
         assumed.append(notes.assumed_checkpoints(saved_bytes=saved, bytes_per_s=rate, restart_s=spot.RESTART_S))
         terms = replace(terms, interruptions_per_day=terms.interruptions_per_day + (per_day or 0.0))
@@ -72,6 +72,13 @@ def rental(offer: Offer, *, parameters: int, interruptions_per_day: float | None
             assumed.append(notes.assumed_free_quota())
         terms = replace(terms, session_s=session_s, week_s=min(week_s, WEEK_S))
     return terms, assumed
+
+
+def spot_interruptions_per_day(where: Provider) -> float:
+    """Interruptions a day of one spot machine of a provider: its usual rate, else the assumed one."""
+    if where.day_limited:
+        return _DAY_LIMITED_PER_DAY
+    return where.interruptions_per_day or spot.DEFAULT_INTERRUPTIONS_PER_DAY
 
 
 def of_several(terms: Terms, machines: int) -> Terms:

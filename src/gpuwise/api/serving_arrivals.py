@@ -1,0 +1,164 @@
+"""How requests come to what serve_plan plans: evenly at random, in bursts, along a day, or as in a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuwise.errors import InputError
+from gpuwise.notes import Note
+from gpuwise.notes import serving as notes
+from gpuwise.notes import serving_load as load_notes
+from gpuwise.serving.days import DayCurve, parse_day
+from gpuwise.serving.instance import LoadShape
+from gpuwise.serving.lengths import Lengths
+from gpuwise.serving.recorded_load import day_curve, recorded_load
+from gpuwise.serving.request_log import RequestLog, read_log
+from gpuwise.serving.schedule import CONSTANT, DAY_S, FleetSchedule
+from gpuwise.serving_settings import ServingSettings
+from gpuwise.step_settings import flag_of
+from gpuwise.units import parse_rate
+
+INPUT_TOKENS, OUTPUT_TOKENS = 512, 256
+BURSTY = 2.0  # standard deviation of gaps over their mean where the user says "bursty" alone; an assumption
+MOST_VARIATION = 20.0
+_OF_THE_FILE = ("input", "output", "spread", "arrivals", "day")
+
+
+@dataclass(frozen=True)
+class PlannedLoad:
+    """The load that serve_plan plans for.
+
+    Attributes:
+        shape: its requests, at the rate of the busiest time.
+        rate_per_s: mean rate.
+        schedule: its rate over the day, without what the instances bring in.
+        arrivals: how requests come, for the document.
+        day: rates over a day; None (default) where the rate is constant.
+    """
+
+    shape: LoadShape
+    rate_per_s: float
+    schedule: FleetSchedule
+    arrivals: dict[str, object]
+    notes: tuple[Note, ...]
+    day: DayCurve | None = None
+    lengths: dict[str, object] = field(default_factory=dict)
+
+
+def planned_load(requested: ServingSettings, *, rate: str | None, longest: int | None) -> PlannedLoad:
+    """The load that the settings describe. longest: the model's context; None without a limit.
+
+    Raises InputError for settings that are senseless or exclude each other, FileFormatError for a broken file.
+    """
+    cached = float(requested.get("prefix_hits") or 0.0)
+    rate_per_s = None if rate is None else parse_rate(rate)
+    trace = requested.get("trace")
+    if trace is not None:
+        return _of_file(trace, requested, rate_per_s=rate_per_s, cached=cached, longest=longest)
+    if rate_per_s is None:
+        raise InputError("how many requests come is not said.", ["--rate 5/s", "--trace FILE, with requests that came"])
+    spread = _number(requested.get("spread"), 1.0)
+    lengths = Lengths(
+        _number(requested.get("input"), INPUT_TOKENS),
+        _number(requested.get("output"), OUTPUT_TOKENS),
+        input_variation=spread,
+        output_variation=spread,
+        longest=longest,
+    )
+    variation = parse_arrivals(requested.get("arrivals") or "poisson")
+    day = None if requested.get("day") is None else parse_day(requested["day"] or "")
+    follows = bool(requested.get("autoscale"))
+    if follows and day is None:
+        raise InputError("--autoscale needs rates that change over the day.", ["--day office", "--trace FILE of a day or more"])
+    assumed = (
+        *(() if "input" in requested else (notes.assumed_input_tokens(tokens=INPUT_TOKENS),)),
+        *(() if "output" in requested else (notes.assumed_output_tokens(tokens=OUTPUT_TOKENS),)),
+        notes.spread_of_lengths(variation=spread),
+        notes.poisson_arrivals() if variation == 1 else load_notes.bursty_arrivals(variation=variation),
+        *(() if day is None else (load_notes.sized_for_the_peak(multiple=day.peak, hour=day.peak_hour),)),
+    )
+    return PlannedLoad(
+        LoadShape(lengths, cached_share=cached, variation=variation),
+        rate_per_s,
+        CONSTANT if day is None else FleetSchedule(day.multiples, follows=follows),
+        {"kind": "poisson" if variation == 1 else "bursty", "variation": variation},
+        assumed,
+        day,
+        {"input_tokens": lengths.input_tokens, "output_tokens": lengths.output_tokens, "spread": spread},
+    )
+
+
+def parse_arrivals(text: str) -> float:
+    """Variation of the gaps of "poisson", "bursty" or "bursty=3"; InputError for anything else."""
+    name, equals, value = (word.strip() for word in text.partition("="))
+    ways = ["--arrivals poisson", f"--arrivals bursty=3 (from above 0 to {MOST_VARIATION:g})"]
+    if name == "poisson" and not equals:
+        return 1.0
+    if name != "bursty":
+        raise InputError(f"{text!r} is no kind of arrivals.", ways)
+    try:
+        variation = float(value) if equals else BURSTY
+    except ValueError:
+        variation = 0.0
+    if not 0 < variation <= MOST_VARIATION:
+        raise InputError(f"{value!r} is no variation of gaps between requests.", ways)
+    return variation
+
+
+def _of_file(
+    path: str, requested: ServingSettings, *, rate_per_s: float | None, cached: float, longest: int | None
+) -> PlannedLoad:
+    """The load of a file of requests."""
+    for name in _OF_THE_FILE:
+        if name in requested:
+            raise InputError(f"--trace brings what {flag_of(name)} says.", [f"leave out {flag_of(name)}", "leave out --trace"])
+    log = read_log(path)
+    shape, cut = recorded_load(log, cached_share=cached, longest=longest)
+    day, multiple = day_curve(log), max(1.0, shape.recorded_per_s / log.rate_per_s)
+    if requested.get("autoscale"):
+        if day is None:
+            raise InputError(f"{log.name} has less than a day, so that no hours can be told apart.", ["leave out --autoscale"])
+        schedule = FleetSchedule(day.multiples, follows=True)
+        sized = load_notes.sized_for_the_peak(multiple=day.peak, hour=day.peak_hour)
+    else:
+        schedule = FleetSchedule((multiple,)) if multiple > 1 else CONSTANT
+        sized = load_notes.sized_for_the_busiest_part(multiple=multiple)
+    lengths = shape.lengths
+    return PlannedLoad(
+        shape,
+        log.rate_per_s if rate_per_s is None else rate_per_s,
+        schedule,
+        {"kind": "trace", "file": log.name, "requests": len(log.arrival_s), "rate_per_s": log.rate_per_s, "failed": log.failed},
+        (
+            *_file_notes(log, shape.recorded_count, rate_per_s=rate_per_s, cut=cut, longest=longest),
+            *((sized,) if schedule.peak > 1 else ()),
+        ),
+        day,
+        {
+            "input_tokens": lengths.input_tokens,
+            "output_tokens": lengths.output_tokens,
+            "input_spread": lengths.input_variation,
+            "output_spread": lengths.output_variation,
+            "correlation": lengths.correlation,
+        },
+    )
+
+
+def _file_notes(log: RequestLog, replayed: int, *, rate_per_s: float | None, cut: int, longest: int | None) -> tuple[Note, ...]:
+    return (
+        load_notes.replayed_requests(
+            file=log.name,
+            count=len(log.arrival_s),
+            replayed=replayed,
+            rate_per_s=log.rate_per_s,
+            days=log.span_s / DAY_S,
+        ),
+        *(() if rate_per_s is None else (load_notes.scaled_requests(factor=rate_per_s / log.rate_per_s),)),
+        *((load_notes.failed_requests(file=log.name, count=log.failed),) if log.failed else ()),
+        *((load_notes.cut_requests(count=cut, context_tokens=longest or 0),) if cut else ()),
+        *((load_notes.unread_columns(file=log.name, columns=", ".join(log.unread)),) if log.unread else ()),
+    )
+
+
+def _number(value: float | None, default: float) -> float:
+    return float(default if value is None else value)

@@ -1,0 +1,111 @@
+"""RecordedLoad: a load whose arrivals and lengths come from a file of requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwise.errors import InputError
+from gpuwise.serving.days import HOURS, DayCurve, day_of
+from gpuwise.serving.instance import LoadShape
+from gpuwise.serving.lengths import Lengths
+from gpuwise.serving.request_log import RequestLog
+from gpuwise.serving.requests import Requests, requests
+
+WINDOW = 10_000  # requests that are replayed: of a longer file those of its busiest part
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class RecordedLoad(LoadShape):
+    """Requests of a file at any rate: their gaps shrink or grow together.
+
+    Attributes:
+        recorded: the requests that are replayed.
+        recorded_per_s: their mean rate.
+    """
+
+    recorded: Requests | None = None
+    recorded_per_s: float = 1.0
+
+    @property
+    def recorded_count(self) -> int:
+        """Requests that are replayed."""
+        return 0 if self.recorded is None else len(self.recorded)
+
+    def at(self, rate_per_s: float, *, count: int = WINDOW) -> Requests:
+        """The requests at a rate, the first `count` of them."""
+        assert self.recorded is not None
+        load = self.recorded.of(slice(count))
+        return replace(load, arrival_s=load.arrival_s * (self.recorded_per_s / rate_per_s))
+
+
+def recorded_load(log: RequestLog, *, cached_share: float, longest: int | None) -> tuple[RecordedLoad, int]:
+    """The busiest WINDOW requests of a file, and how many of them are cut to the model's context of `longest` tokens.
+
+    Raises InputError where most requests exceed that.
+    """
+    window = busiest(log)
+    read, written = log.input_tokens[window], log.output_tokens[window]
+    cut = 0
+    if longest is not None:
+        cut = int(np.sum(read + written > longest))
+        if 2 * cut > len(read):
+            raise InputError(
+                f"{cut:,} of {len(read):,} requests of {log.name} exceed the model's context of {longest:,} tokens.",
+                ["take a model with a longer context", "requests of a shorter kind"],
+            )
+        read = np.minimum(read, longest - 1)
+        written = np.minimum(written, longest - read)
+    arrival_s = log.arrival_s[window] - log.arrival_s[window][0]
+    if not arrival_s[-1]:
+        raise InputError(f"the busiest {len(arrival_s):,} requests of {log.name} all come at the same time.")
+    load = RecordedLoad(
+        lengths_of(read, written, longest=longest),
+        cached_share=cached_share,
+        recorded=requests(arrival_s, read, written, cached_share=cached_share),
+        recorded_per_s=(len(arrival_s) - 1) / float(arrival_s[-1]),
+    )
+    return load, cut
+
+
+def busiest(log: RequestLog) -> slice:
+    """The WINDOW requests in a row that come in the shortest time; all of a shorter file."""
+    count = len(log.arrival_s)
+    if count <= WINDOW:
+        return slice(0, count)
+    spans = log.arrival_s[WINDOW - 1 :] - log.arrival_s[: count - WINDOW + 1]
+    first = int(spans.argmin())
+    return slice(first, first + WINDOW)
+
+
+def lengths_of(read: np.ndarray, written: np.ndarray, *, longest: int | None) -> Lengths:
+    """Means, variations and the correlation of logarithms of requests."""
+    logs = np.log(read), np.log(written)
+    both_vary = min(float(np.ptp(each)) for each in logs) > 0
+    return Lengths(
+        float(read.mean()),
+        float(written.mean()),
+        input_variation=float(read.std() / read.mean()),
+        output_variation=float(written.std() / written.mean()),
+        correlation=float(np.clip(np.corrcoef(*logs)[0, 1], -1, 1)) if both_vary else 0.0,
+        longest=longest,
+    )
+
+
+def day_curve(log: RequestLog) -> DayCurve | None:
+    """The mean rate of each hour of the day; None for a file of less than a day."""
+    if log.span_s < HOURS * HOUR_S:
+        return None
+    hours = ((log.first_s + log.arrival_s) // HOUR_S % HOURS).astype(int)
+    counts = np.bincount(hours, minlength=HOURS).astype(float)
+    return day_of(log.name, counts / _hours_covered(log))
+
+
+def _hours_covered(log: RequestLog) -> np.ndarray:
+    """How often each hour of the day is in a file, in hours."""
+    begin, end = log.first_s / HOUR_S, (log.first_s + log.span_s) / HOUR_S
+    starts = np.arange(int(begin), int(np.ceil(end)))
+    covered = np.minimum(starts + 1, end) - np.maximum(starts, begin)
+    return np.bincount(starts % HOURS, weights=covered, minlength=HOURS)

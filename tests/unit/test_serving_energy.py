@@ -1,0 +1,74 @@
+"""Energy of serving: work counted token by token, and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.unit.test_api_serving import job
+
+from gpuwise.api.serving import serve_plan
+from gpuwise.cost.parameters import parameters
+from gpuwise.cost.power import ENERGY_SPREAD, share_of_tdp
+from gpuwise.hardware.catalog import load_catalog
+from gpuwise.serving.continuous import serve
+from gpuwise.serving.energy import LoadWork, energy_use, work_of
+from gpuwise.serving.formats import StoredWeights
+from gpuwise.serving.policy import BatchingPolicy
+from gpuwise.serving.requests import requests
+from gpuwise.tracing.generation import record_generation
+
+POLICY = BatchingPolicy(batched_tokens=512, sequences=8, cache_tokens=100_000)
+
+
+def iteration_s(chunks, sequences, past_tokens):
+    return 0.01
+
+
+def test_work_is_that_of_each_token():
+    generation = record_generation(job(), longest=4096)
+    rng = np.random.default_rng(0)
+    load = requests(np.sort(rng.uniform(0, 5, 40)), rng.integers(1, 300, 40), rng.integers(1, 50, 40), cached_share=0.25)
+    served = serve(load, iteration_s, POLICY)
+    for window in (None, 64):
+        layers = tuple(replace(each, window=window) for each in generation.attention)
+        windowed = replace(generation, attention=layers)
+        work = work_of(served, windowed, StoredWeights(1_000_000))
+        keys = seen = tokens = 0
+        for read, written, cached in zip(load.input_tokens, load.output_tokens, load.cached_tokens, strict=True):
+            tokens += read - cached + written - 1
+            seen += sum(min(i, window or i) for i in range(cached + 1, read + written))
+            keys += sum(min(i, window or i) for i in range(read + 1, read + written))
+        (layer,) = layers
+        assert work.bytes_read == pytest.approx(served.iterations * 1_000_000 + layer.layers * layer.key_bytes * keys)
+        # 4 blocks of 512 x (8 + 2 + 2 + 8) x 64 + 3 x 512 x 1408 weights, and a head of 8192 x 512
+        products = 4 * (512 * 20 * 64 + 3 * 512 * 1408)
+        expected = 2 * products * tokens + 2 * 8192 * 512 * load.output_tokens.sum() + 4 * 4 * 512 * seen
+        assert work.flops == pytest.approx(expected, rel=0.01)
+
+
+def test_energy_of_a_load():
+    chip, figures = load_catalog().chip("h100-80gb-sxm"), parameters()
+    load = requests(np.arange(100.0), np.full(100, 50), np.full(100, 10))
+    served = serve(load, iteration_s, POLICY)
+    work = LoadWork(
+        0.1 * served.busy_s * chip.peak_flops_per_s["bf16"], 0.4 * served.busy_s * chip.memory_bandwidth_bytes_per_s
+    )
+    use = energy_use(chip, served, work, precision="bf16", devices=2, rate_per_s=1.0, parameters=figures)
+    assert (use.arithmetic, use.bandwidth) == (pytest.approx(0.1), pytest.approx(0.4))
+    share = use.utilisation * share_of_tdp(0.1, 0.4, figures.power) + (1 - use.utilisation) * figures.power["waiting"]
+    assert use.watts.value == pytest.approx(share * chip.tdp_w)
+    assert use.joules_per_request.value == pytest.approx(2 * use.watts.value)
+    assert use.joules_per_token.value == pytest.approx(2 * use.watts.value / 10)
+    assert use.joules_per_token.low == pytest.approx(ENERGY_SPREAD[0] * use.joules_per_token.value)
+    assert use.watts.high <= chip.tdp_w
+    unknown = replace(chip, tdp_w=None)
+    assert energy_use(unknown, served, work, precision="bf16", devices=1, rate_per_s=1.0, parameters=figures) is None
+
+
+def test_an_idle_instance_takes_more_energy_a_token():
+    idle, busy = (serve_plan(job(), on="l4", rate=rate).rows[0].energy for rate in ("0.5/s", "60/s"))
+    assert idle.joules_per_token.value > busy.joules_per_token.value
+    assert idle.watts.value < busy.watts.value
+    assert idle.watts.value == pytest.approx(parameters().power["waiting"] * load_catalog().chip("l4").tdp_w, rel=0.1)
