@@ -17,6 +17,9 @@ class ArrivalSettings(TypedDict, total=False):
         str | None,
         Setting("poisson, or bursty=X: standard deviation of gaps over their mean (bursty alone: 2).", metavar="KIND"),
     ]
+    concurrency: Annotated[
+        int | None, Setting("In place of a rate: users who each send the next request when the last one is answered.")
+    ]
     trace: Annotated[
         str | None, Setting("CSV or JSONL of requests: times and tokens come from it (docs/serving.md).", metavar="FILE")
     ]

@@ -19,6 +19,7 @@ from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
 from gpuwise.serving.api_price import parse_api_price
+from gpuwise.serving.closed_loop import row_of_clients
 from gpuwise.serving.engines import Engine, engine_of
 from gpuwise.serving.forecast import ServingForecast, ServingRow, cheapest_first, row_of
 from gpuwise.serving.instance import Instance
@@ -42,7 +43,8 @@ def serve_plan(
 
     Arguments:
         job: as for `forecast`; its model must generate (Job.generate), as language presets and hf: models do.
-        rate: requests of all users, such as "5/s" or "10k/day"; the mean over a day. None (default) takes that of `trace`.
+        rate: requests of all users, such as "5/s" or "10k/day"; the mean over a day. None (default) takes that of `trace`, or
+            what the users of `concurrency` reach.
         on: devices, in a list or separated by commas. "h100-sxm:2" is one instance whose layers two devices share. None
             (default) for the cheapest of all that offers of the catalog sell.
         settings: optional keywords:
@@ -56,6 +58,7 @@ def serve_plan(
             weights: format of weights, of gpuwise.serving.formats. Default: the engine's, mostly as precision.
             cache: format of keys and values, of gpuwise.serving.formats: "fp8" or "q8_0". Default: as precision.
             budget: most dollars a month, such as "2k". None by default.
+            concurrency: users who each send the next request when the last one is answered. None by default.
             arrivals: "poisson" (default), or "bursty=2" with the standard deviation of gaps over their mean.
             trace: a file of requests, whose times and lengths are replayed. See gpuwise.serving.request_log. None by default.
             day: relative rates from hours on, "0:0.2,8:1,12:1.5,20:0.8", or a name of gpuwise.serving.days. None by default.
@@ -84,6 +87,8 @@ def serve_plan(
         return _row(text, catalog, model, limits, terms, solved=solved)
 
     answer: CatalogAnswer | None = None
+    if on is None and planned.clients:
+        raise InputError("--concurrency is planned on devices that are named.", ["--on h100-sxm,rtx-4090", "--rate 5/s"])
     if on is None:
         instances = CatalogInstances(
             catalog,
@@ -106,15 +111,16 @@ def serve_plan(
                 "devices with more memory, or several (h100-sxm:4)",
             ],
         )
+    rows = cheapest_first(rows)
     forecast = ServingForecast(
         job=resolved.name,
         engine=named.name,
         precision=precision,
         weights=format.name if format else precision,
-        rate_per_s=rate_per_s,
+        rate_per_s=rows[0].reached_per_s or rate_per_s,
         lengths=planned.lengths,
         limits=limits,
-        rows=cheapest_first(rows),
+        rows=rows,
         assumption_notes=(
             *planned.notes,
             *_assumed(named, requested),
@@ -125,8 +131,10 @@ def serve_plan(
         model=model_of(resolved.name),
         arrivals=planned.arrivals,
         day=planned.day,
+        clients=planned.clients,
     )
-    fleets = answer.fleets if answer else tuple(row.fleet for row in rows if row.fleet is not None)
+    priced = () if planned.clients else tuple(row.fleet for row in rows if row.fleet is not None)
+    fleets = answer.fleets if answer else priced
     return with_money(forecast, load, fleets, budget_usd=budget_usd, api=api_price)
 
 
@@ -167,17 +175,29 @@ def _row(
         generation = model.of(device)
         offer, weight_bytes = terms.offer(device), model.weight_bytes(generation)
         instance, saturation = solved or (model.instance(device, generation, load), None)
-        row = row_of(
-            name,
-            instance,
-            load,
-            limits,
-            rate_per_s=rate_per_s,
-            weight_bytes=weight_bytes,
-            usd_per_hour=None if offer is None else offer.usd_per_hour,
-            saturation=saturation,
-            schedule=terms.schedule(offer, weight_bytes * device.devices),
-        )
+        usd_per_hour = None if offer is None else offer.usd_per_hour
+        if terms.load.clients:
+            row = row_of_clients(
+                name,
+                instance,
+                load,
+                limits,
+                clients=terms.load.clients,
+                weight_bytes=weight_bytes,
+                usd_per_hour=usd_per_hour,
+            )
+        else:
+            row = row_of(
+                name,
+                instance,
+                load,
+                limits,
+                rate_per_s=rate_per_s,
+                weight_bytes=weight_bytes,
+                usd_per_hour=usd_per_hour,
+                saturation=saturation,
+                schedule=terms.schedule(offer, weight_bytes * device.devices),
+            )
         launch = launch_line(
             model.engine.name,
             model_of(model.job.name),

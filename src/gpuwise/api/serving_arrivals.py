@@ -8,6 +8,7 @@ from gpuwise.errors import InputError
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
 from gpuwise.notes import serving_load as load_notes
+from gpuwise.serving.closed_loop import MOST_CLIENTS
 from gpuwise.serving.days import DayCurve, parse_day
 from gpuwise.serving.instance import LoadShape
 from gpuwise.serving.lengths import Lengths
@@ -21,6 +22,8 @@ from gpuwise.units import parse_rate
 INPUT_TOKENS, OUTPUT_TOKENS = 512, 256
 BURSTY = 2.0  # standard deviation of gaps over their mean where the user says "bursty" alone; an assumption
 MOST_VARIATION = 20.0
+# What says how an open load comes, or what follows its rate.
+_OPEN = ("trace", "arrivals", "day", "autoscale", "scale_to_zero", "idle", "spot", "api_price")
 _OF_THE_FILE = ("input", "output", "spread", "arrivals", "day")
 
 
@@ -34,6 +37,8 @@ class PlannedLoad:
         schedule: its rate over the day, without what the instances bring in.
         arrivals: how requests come, for the document.
         day: rates over a day; None (default) where the rate is constant.
+        lengths: of prompts and answers, for the document.
+        clients: users of a closed loop; None (default) where requests come at a rate.
     """
 
     shape: LoadShape
@@ -43,6 +48,7 @@ class PlannedLoad:
     notes: tuple[Note, ...]
     day: DayCurve | None = None
     lengths: dict[str, object] = field(default_factory=dict)
+    clients: int | None = None
 
 
 def planned_load(requested: ServingSettings, *, rate: str | None, longest: int | None) -> PlannedLoad:
@@ -52,11 +58,11 @@ def planned_load(requested: ServingSettings, *, rate: str | None, longest: int |
     """
     cached = float(requested.get("prefix_hits") or 0.0)
     rate_per_s = None if rate is None else parse_rate(rate)
-    trace = requested.get("trace")
+    clients, trace = _clients(requested, rate=rate), requested.get("trace")
     if trace is not None:
         return _of_file(trace, requested, rate_per_s=rate_per_s, cached=cached, longest=longest)
-    if rate_per_s is None:
-        raise InputError("how many requests come is not said.", ["--rate 5/s", "--trace FILE, with requests that came"])
+    if rate_per_s is None and clients is None:
+        raise InputError("how many requests come is not said.", ["--rate 5/s", "--trace FILE, or --concurrency 20 users"])
     spread = _number(requested.get("spread"), 1.0)
     lengths = Lengths(
         _number(requested.get("input"), INPUT_TOKENS),
@@ -74,18 +80,44 @@ def planned_load(requested: ServingSettings, *, rate: str | None, longest: int |
         *(() if "input" in requested else (notes.assumed_input_tokens(tokens=INPUT_TOKENS),)),
         *(() if "output" in requested else (notes.assumed_output_tokens(tokens=OUTPUT_TOKENS),)),
         notes.spread_of_lengths(variation=spread),
-        notes.poisson_arrivals() if variation == 1 else load_notes.bursty_arrivals(variation=variation),
+        _arrivals_note(variation, clients),
         *(() if day is None else (load_notes.sized_for_the_peak(multiple=day.peak, hour=day.peak_hour),)),
     )
     return PlannedLoad(
         LoadShape(lengths, cached_share=cached, variation=variation),
-        rate_per_s,
+        rate_per_s or 0.0,
         CONSTANT if day is None else FleetSchedule(day.multiples, follows=follows),
-        {"kind": "poisson" if variation == 1 else "bursty", "variation": variation},
+        {"kind": "closed loop", "clients": clients}
+        if clients
+        else {"kind": "poisson" if variation == 1 else "bursty", "variation": variation},
         assumed,
         day,
         {"input_tokens": lengths.input_tokens, "output_tokens": lengths.output_tokens, "spread": spread},
+        clients,
     )
+
+
+def _clients(requested: ServingSettings, *, rate: str | None) -> int | None:
+    """Users of a closed loop; None where requests come at a rate."""
+    clients = requested.get("concurrency")
+    if clients is None:
+        return None
+    if not 1 <= clients <= MOST_CLIENTS:
+        raise InputError(f"--concurrency is 1 to {MOST_CLIENTS:,} users, got {clients:,}.", ["--rate, for more of them"])
+    others = [*(["rate"] if rate is not None else []), *(name for name in _OPEN if requested.get(name))]
+    if others:
+        flag = flag_of(others[0])
+        raise InputError(
+            f"users of --concurrency wait for their answers, and {flag} is of requests that come by themselves.",
+            [f"leave out {flag}", "leave out --concurrency"],
+        )
+    return clients
+
+
+def _arrivals_note(variation: float, clients: int | None) -> Note:
+    if clients:
+        return load_notes.users_wait_for_answers(clients=clients)
+    return notes.poisson_arrivals() if variation == 1 else load_notes.bursty_arrivals(variation=variation)
 
 
 def parse_arrivals(text: str) -> float:

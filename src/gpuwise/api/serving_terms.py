@@ -143,8 +143,13 @@ class FleetTerms:
         """The energy of one of the row's instances at the busiest time; None where its power is unknown."""
         if not row.replicas:
             return None
-        rate_per_s = self.load.rate_per_s * self.load.schedule.peak / row.replicas
-        served, weights = instance.served(self.load.shape.at(rate_per_s)), stored(generation, model.format)
+        weights = stored(generation, model.format)
+        if row.reached_per_s is not None:
+            rate_per_s = row.reached_per_s / row.replicas
+            served = instance.served_to(row.clients, self.load.shape)
+        else:
+            rate_per_s = self.load.rate_per_s * self.load.schedule.peak / row.replicas
+            served = instance.served(self.load.shape.at(rate_per_s))
         return energy_use(
             device.chip,
             served,

@@ -15,6 +15,15 @@ def bursty_arrivals(*, variation: float) -> str:
     )
 
 
+@kind_of_note(flag="--concurrency")
+def users_wait_for_answers(*, clients: int) -> str:
+    """A closed loop: users send the next request when the last one is answered."""
+    return (
+        f"{clients:,} users each send the next request as soon as the last one is answered, and are shared equally by the "
+        "replicas; latencies are those of the loop's middle"
+    )
+
+
 @kind_of_note(flag="--trace")
 def replayed_requests(*, file: str, count: int, replayed: int, rate_per_s: float, days: float) -> str:
     """Requests of a file are replayed. rate_per_s: their mean rate in the file. days: its length."""

@@ -14,7 +14,7 @@ from gpuwise.report.serving_choice import choice_parts, rate_words, small_usd
 from gpuwise.report.serving_running import running_parts
 from gpuwise.serving.forecast import ServingForecast, ServingRow
 from gpuwise.serving.saturation import Limits
-from gpuwise.units import format_duration, format_usd
+from gpuwise.units import counted, format_duration, format_usd
 
 _LEFT = ("instance",)
 
@@ -81,7 +81,9 @@ def _latency(interval: Interval) -> str:
 
 
 def _rate(forecast: ServingForecast) -> str:
-    """'5/s', or '5/s on average, 9.5/s at the busiest time' where the rate changes over the day."""
+    """'5/s', or '5/s on average, 9.5/s at the busiest time' where the rate changes over the day; or the users who wait."""
+    if forecast.clients:
+        return f"the rate that {counted(forecast.clients, 'user')} reach"
     mean, peak = forecast.rate_per_s, max((row.schedule.peak for row in forecast.rows), default=1.0)
     return rate_words(mean) + (f" on average, {rate_words(peak * mean)} at the busiest time" if peak > 1 else "")
 

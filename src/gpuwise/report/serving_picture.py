@@ -80,6 +80,8 @@ def chart_of(forecast: ServingForecast) -> PriceChart:
         ),
         None,
     )
+    if forecast.clients:
+        raise InputError("users who wait for their answers have no rate to draw.", ["--rate in place of --concurrency"])
     if written is None or not forecast.fleets:
         raise InputError(
             "no device that serves this has a price to draw.", ["leave out --plot", "devices with offers: `gpuwise offers`"]

@@ -8,6 +8,7 @@ from itertools import groupby
 from rich.console import RenderableType
 
 from gpuwise.report.parts import grid, heading, number, percent, span
+from gpuwise.report.serving_choice import rate_words
 from gpuwise.serving.cold_start import TERMS
 from gpuwise.serving.forecast import ServingForecast, ServingRow
 from gpuwise.serving.idle import ScaledToZero
@@ -21,7 +22,7 @@ _WORDS = {"image": "image", "graphs": "CUDA graphs", "process_and_compile": "pro
 def running_parts(forecast: ServingForecast) -> list[RenderableType]:
     """The parts on hours, stops, spot machines, cold starts and energy; those that were not looked at are left out."""
     rows = [row for row in forecast.rows if row.replicas and not row.over_budget]
-    parts: list[RenderableType] = []
+    parts = _part("reached", rows, _reached_words)
     if any(row.schedule.follows for row in rows):
         parts += [heading("instances by hour of the day"), grid([(row.device, hours_words(row)) for row in rows])]
     parts += _part("stopped when idle", rows, lambda row: row.idle and idle_words(row.idle))
@@ -69,6 +70,15 @@ def spot_words(spot: SpotFleet) -> str:
         f"{number(spot.retried_per_month)} requests ({_share(spot.retried_share)}) sent again; "
         f"{format_usd(spot.usd_per_hour)} an hour each{on_demand}"
     )
+
+
+def _reached_words(row: ServingRow) -> str | None:
+    """The rate of a closed loop."""
+    if row.reached_per_s is None:
+        return None
+    each = counted(row.clients, "user")
+    where = f"on each of {row.replicas:,} instances" if row.replicas > 1 else "on one instance"
+    return f"{rate_words(row.reached_per_s)} by {each} {where}"
 
 
 def _energy_words(row: ServingRow) -> str | None:

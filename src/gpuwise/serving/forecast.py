@@ -17,6 +17,7 @@ from gpuwise.serving.energy import EnergyUse
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet, RateRange
 from gpuwise.serving.idle import ScaledToZero
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
+from gpuwise.serving.requests import Requests
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.schedule import CONSTANT, FleetSchedule
 from gpuwise.serving.served import Served
@@ -42,6 +43,8 @@ class ServingRow:
         weight_bytes: bytes of weights on one device.
         usd_per_hour: of all replicas, the mean over the day; None without a price.
         usd_per_instance_hour: of one replica.
+        clients: users of one instance in a closed loop; 0 where requests come at a rate.
+        reached_per_s: requests a second that a closed loop reaches, of all replicas.
         usd_per_million_output: dollars for a million written tokens, prompts and idle time included; None without a price.
         usd_per_million_tokens: the same for a million read and written tokens together.
         usd_per_request: the same for one request.
@@ -70,6 +73,8 @@ class ServingRow:
     weight_bytes: int = 0
     usd_per_hour: float | None = None
     usd_per_instance_hour: float | None = None
+    clients: int = 0
+    reached_per_s: float | None = None
     usd_per_million_output: float | None = None
     usd_per_million_tokens: float | None = None
     usd_per_request: float | None = None
@@ -129,6 +134,8 @@ class ServingForecast(Printed):
         model: the id or folder of the model's weights in the launch lines, "MODEL" where the user must know it.
         arrivals: how requests come.
         day: rates over the day; None (default) where the rate is constant.
+        clients: users who each send the next request when the last one is answered; None (default) where requests come at a
+            rate. rate_per_s is then what the first row reaches.
         fleets: those that by_rate chooses from.
     """
 
@@ -149,6 +156,7 @@ class ServingForecast(Printed):
     arrivals: dict[str, object] = field(default_factory=dict)
     day: DayCurve | None = None
     fleets: tuple[Fleet, ...] = ()
+    clients: int | None = None
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -164,6 +172,7 @@ class ServingForecast(Printed):
             "precision": self.precision,
             "weights": self.weights,
             "rate_per_s": self.rate_per_s,
+            "clients": self.clients,
             "lengths": self.lengths,
             "limits": limits,
             "rows": [row.to_dict() for row in self.rows],
@@ -200,27 +209,17 @@ def row_of(
     Users reach replicas in turn, so each sees a Poisson load of its share of the rate; a replica is given at most
     MOST_SHARE of what it serves within the limits.
     """
-    alone = instance.alone(load)
-    base = ServingRow(
-        device,
-        alone_ttft_s=float(alone.ttft_s[0]),
-        alone_latency_s=float(alone.latency_s[0]),
-        cache_tokens=instance.policy.cache_tokens,
-        weight_bytes=weight_bytes,
-    )
+    base = row_alone(device, instance, load, limits, weight_bytes=weight_bytes)
     saturation = instance.saturation_rate(load, limits) if saturation is None else saturation
     if saturation == 0:
-        return replace(base, reason=_floor(alone, limits))
+        return base
     fleet = Fleet(device, usd_per_hour or 0.0, MOST_SHARE * saturation, schedule)
     replicas, peak_per_s = fleet.replicas(rate_per_s), rate_per_s * schedule.peak
     at_rate = load.at(peak_per_s / replicas)
     outcomes = instance.outcomes(at_rate)
-    usd = None if usd_per_hour is None else fleet.usd_per_hour_at(rate_per_s)
-    usd_per_request = None if usd is None else usd / 3600 / rate_per_s
-    written = float(np.mean(at_rate.output_tokens))
-    tokens = written + float(np.mean(at_rate.input_tokens))
-    return replace(
+    row = replace(
         base,
+        reason="",
         replicas=replicas,
         saturation_rate=saturation,
         latency=latencies(outcomes),
@@ -228,10 +227,35 @@ def row_of(
         load=peak_per_s / (replicas * saturation),
         schedule=schedule,
         instances=tuple(schedule.counts(rate_per_s, fleet.takes).tolist()),
-        usd_per_hour=usd,
         usd_per_instance_hour=usd_per_hour,
-        usd_per_million_output=None if usd_per_request is None else 1e6 * usd_per_request / written,
-        usd_per_million_tokens=None if usd_per_request is None else 1e6 * usd_per_request / tokens,
+    )
+    return with_price(row, fleet.usd_per_hour_at(rate_per_s), at_rate, rate_per_s=rate_per_s)
+
+
+def row_alone(device: str, instance: Instance, load: LoadShape, limits: Limits, *, weight_bytes: int) -> ServingRow:
+    """The row of a device that serves nobody, with the reason: what one request alone takes."""
+    alone = instance.alone(load)
+    return ServingRow(
+        device,
+        alone_ttft_s=float(alone.ttft_s[0]),
+        alone_latency_s=float(alone.latency_s[0]),
+        cache_tokens=instance.policy.cache_tokens,
+        weight_bytes=weight_bytes,
+        reason=_floor(alone, limits),
+    )
+
+
+def with_price(row: ServingRow, usd_per_hour: float, load: Requests, *, rate_per_s: float) -> ServingRow:
+    """The row with the dollars of its instances, where they have a price. load: requests that they serve at a mean rate."""
+    if row.usd_per_instance_hour is None:
+        return row
+    usd_per_request = usd_per_hour / 3600 / rate_per_s
+    written = float(np.mean(load.output_tokens))
+    return replace(
+        row,
+        usd_per_hour=usd_per_hour,
+        usd_per_million_output=1e6 * usd_per_request / written,
+        usd_per_million_tokens=1e6 * usd_per_request / (written + float(np.mean(load.input_tokens))),
         usd_per_request=usd_per_request,
     )
 
