@@ -153,3 +153,16 @@ def test_a_forward_pass_says_that_it_reads():
     text = CliRunner().invoke(main, ["forecast", "gpt2", "--on", "l4", "--mode", "infer"]).output
     assert "tokens read" in text
     assert "gpuwise serve-plan gpt2 --rate 5/s" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("settings", [{"day": "0:1,8:5,20:2", "autoscale": True}, {"spot": True}])
+def test_fleets_that_change_are_chosen_as_every_device_by_name(few_chips, settings):
+    question = {**QUESTION, **settings}
+    whole = serve_plan(job(), **question)
+    named = serve_plan(job(), on=["rtx-4090", "h100-80gb-sxm", "l40s", "rtx-3090", "rtx-3090:2"], **question)
+    assert whole.rows[0] == named.rows[0]
+    assert whole.by_rate[0].device == named.by_rate[0].device
+    at = next(each for each in whole.by_rate if each.above_per_s < whole.rate_per_s <= each.up_to_per_s)
+    assert at.device == whole.rows[0].device
+    slack = 1e-6  # weights of several devices hold some norms twice
+    assert at.usd_per_month[0] * (1 - slack) <= whole.rows[0].usd_per_month <= at.usd_per_month[1] * (1 + slack)

@@ -57,11 +57,11 @@ def test_the_picture_as_png_and_as_text(forecast: ServingForecast, tmp_path: Pat
     assert "capitals" in text
 
 
-def test_what_cannot_be_drawn(tmp_path: Path):
+def test_what_cannot_be_drawn(forecast: ServingForecast, tmp_path: Path):
     with pytest.raises(InputError, match=r"\.svg"):
-        save_picture(serve_plan(job(), on="l4", rate="1/s"), tmp_path / "prices.pdf")
+        save_picture(forecast, tmp_path / "prices.pdf")
     with pytest.raises(InputError, match="price to draw"):
-        chart_of(without_prices())
+        chart_of(without_prices(forecast))
     run = CliRunner().invoke(main, ["serve-plan", "gpt2", "--on", "l4", "--rate", "1/s", "--plot", "-", "--json"])
     assert run.exit_code == 2
     run = CliRunner().invoke(main, ["serve-plan", "gpt2", "--on", "l4", "--rate", "1/s", "--plot", str(tmp_path / "a.svg")])
@@ -69,7 +69,6 @@ def test_what_cannot_be_drawn(tmp_path: Path):
     assert (tmp_path / "a.svg").exists()
 
 
-def without_prices() -> ServingForecast:
-    forecast = serve_plan(job(), on="l4", rate="1/s")
+def without_prices(forecast: ServingForecast) -> ServingForecast:
     row = replace(forecast.rows[0], usd_per_request=None, usd_per_million_output=None)
     return replace(forecast, rows=(row,), fleets=())

@@ -205,24 +205,22 @@ def test_a_plan_over_a_day():
     json.dumps(data, allow_nan=False)
 
 
-def test_stopping_when_idle_and_spot_machines_on_the_command_line():
-    words = ["serve-plan", "gpt2", "--on", "l4", "--rate", "20/day", "--scale-to-zero", "--idle", "5min", "--spot"]
-    run = CliRunner().invoke(main, [*words, "--json"])
-    assert run.exit_code == 0, run.output
-    row = json.loads(run.stdout)["rows"][0]
-    idle, spot = row["idle"], row["spot"]
-    assert idle["idle_s"] == 300
-    assert 0.9 < idle["cold_share"] < 1
-    assert idle["usd_per_month"] < 0.2 * idle["always_on_usd_per_month"]
-    assert idle["always_on_usd_per_month"] == pytest.approx(row["usd_per_month"])
-    assert row["replicas"] == 2
-    assert spot["spare"] == 1
-    assert row["usd_per_instance_hour"] == spot["usd_per_hour"]
+def test_stopping_when_idle_and_spot_machines():
+    settings = {"on": "l4", "rate": "20/day", "scale_to_zero": True, "idle": "5min", "spot": True}
+    result = serve_plan(job(), **settings)
+    row = result.rows[0]
+    idle, spot = row.idle, row.spot
+    assert idle.idle_s == 300
+    assert 0.9 < idle.cold_share < 1
+    assert idle.usd_per_month < 0.2 * idle.always_on_usd_per_month
+    assert idle.always_on_usd_per_month == pytest.approx(row.usd_per_month)
+    assert (row.replicas, spot.spare) == (2, 1)
     spots = [o.usd_per_hour for o in load_catalog().offers if (o.chip_id, o.count, o.terms) == ("l4", 1, "spot")]
-    assert spot["usd_per_hour"] in spots
-    text = CliRunner().invoke(main, words).output
+    assert row.usd_per_instance_hour == spot.usd_per_hour
+    assert spot.usd_per_hour in spots
     for part in ("stopped when idle", "spot machines", "cold start of l4", "CUDA graphs", "energy of the devices"):
-        assert part in text
+        assert part in str(result)
+    json.dumps(result.to_dict(), allow_nan=False)
 
 
 def test_bad_input():
