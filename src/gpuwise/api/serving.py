@@ -10,8 +10,10 @@ from gpuwise.api.device_names import device_names
 from gpuwise.api.devices import device_of
 from gpuwise.api.engine_model import EngineModel
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB, CatalogAnswer, CatalogInstances, answer_of_catalog
+from gpuwise.api.serving_forward import forward_plan
+from gpuwise.api.serving_job_kinds import check_writes_text
 from gpuwise.api.serving_money import offer_of, with_money
-from gpuwise.api.sources import job_of
+from gpuwise.api.sources import TRACE_SUFFIX, job_of, source_of
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
 from gpuwise.notes import Note
@@ -24,7 +26,7 @@ from gpuwise.serving.launch import launch_line, longest_request, model_of
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving_settings import ServingSettings
-from gpuwise.step_settings import named_settings
+from gpuwise.step_settings import named_settings, sizes_of
 from gpuwise.units import parse_duration, parse_rate, parse_usd
 
 if TYPE_CHECKING:
@@ -38,16 +40,24 @@ ENGINE = "vllm"
 def serve_plan(
     job: str | Job, *, rate: str, on: str | Sequence[str] | None = None, **settings: Unpack[ServingSettings]
 ) -> ServingForecast:
-    """What serving a model that generates text takes: instances, latencies and dollars, on each of some devices.
+    """What serving a model takes: instances, latencies and dollars, on each of some devices.
+
+    A job that generates (Job.generate), as language presets and hf: models do, writes text under an engine. A request of any
+    other job is one sample of a forward pass, which plain PyTorch runs in batches.
 
     Arguments:
-        job: as for `forecast`; its model must generate (Job.generate), as language presets and hf: models do.
+        job: as for `forecast`.
         rate: requests of all users, such as "5/s" or "10k/day".
-        on: devices, in a list or separated by commas. "h100-sxm:2" is one instance whose layers two devices share. None
-            (default) for the cheapest of all that offers of the catalog sell.
+        on: devices, in a list or separated by commas. "h100-sxm:2" is one instance whose layers two devices share, or in
+            forward passes two devices with a copy each. None (default) for the cheapest of all that offers of the catalog
+            sell, and this machine for forward passes.
         settings: optional keywords:
             slo: limits, such as "ttft=500ms,tpot=50ms,share=0.99": time to first token, time per output token, "latency" of the
-                whole answer, and the share of requests that must stay within them (0.99 by default). None by default.
+                whole answer, and the share of requests that must stay within them (0.99 by default). None by default. Forward
+                passes have a latency alone.
+            budget: most dollars a month, such as "2k". None by default.
+
+            Of jobs that generate:
             input, output: mean tokens of prompts and answers. None (default) assumes INPUT_TOKENS and OUTPUT_TOKENS.
             spread: standard deviation of both over their means; 0 for equal requests. Default 1.
             prefix_hits: share of each prompt that the prefix cache holds. Default 0.
@@ -55,17 +65,27 @@ def serve_plan(
             precision: of activations and cache, and of weights without a format. Default: the engine's, mostly "bf16".
             weights: format of weights, of gpuwise.serving.formats. Default: the engine's, mostly as precision.
             cache: format of keys and values, of gpuwise.serving.formats: "fp8" or "q8_0". Default: as precision.
-            budget: most dollars a month, such as "2k". None by default.
             api_price: dollars for a million tokens read and written of an API to compare with, "0.5,1.5". None by default.
+
+            Of forward passes:
+            batch: most requests of a pass. None (default) takes the one of 1, 2, 4 to 256 that serves most.
+            window: how long an idle server waits for a batch to fill, such as "5ms". Default none.
+            seq_len, image_size, compile, channels_last: as for `forecast`.
+            precision: as for `forecast`. Default: the fastest of each device.
 
     A device that cannot serve the model has a row with the reason. Raises InputError, UnknownNameError, JobError,
     NoPlanError (nothing serves the rate inside the budget), UnsupportedError or MissingDependencyError.
     """
     requested = named_settings(settings, ServingSettings)
+    rate_per_s, limits = parse_rate(rate), parse_limits(requested.get("slo") or "")
+    catalog = load_catalog()
+    sizes = sizes_of(requested)
+    resolved = None if isinstance(job, str) and job.endswith(TRACE_SUFFIX) else job_of(job, **sizes)
+    if resolved is None or resolved.generate is None:
+        return forward_plan(source_of(job, **sizes), catalog, requested, limits=limits, rate_per_s=rate_per_s, on=on)
+    check_writes_text(requested, job=resolved.name)
     spread, named = _number(requested.get("spread"), 1.0), engine_of(requested.get("engine") or ENGINE)
     precision = requested.get("precision") or named.precision
-    rate_per_s, limits = parse_rate(rate), parse_limits(requested.get("slo") or "")
-    resolved = job_of(job)
     lengths = Lengths(
         _number(requested.get("input"), INPUT_TOKENS),
         _number(requested.get("output"), OUTPUT_TOKENS),
@@ -76,7 +96,6 @@ def serve_plan(
     load = LoadShape(lengths, cached_share=_number(requested.get("prefix_hits"), 0.0))
     format, cache = named.format_of(requested.get("weights")), named.cache_of(requested.get("cache"))
     model = EngineModel(resolved, named, precision, format, cache)
-    catalog = load_catalog()
     budget, api = requested.get("budget"), requested.get("api_price")
     budget_usd, api_price = None if budget is None else parse_usd(budget), None if api is None else parse_api_price(api)
 

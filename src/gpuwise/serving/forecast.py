@@ -12,6 +12,7 @@ from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.serving.api_price import ApiBreakEven, ApiPrice
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet, RateRange
+from gpuwise.serving.forward_instance import BatchedPass, ForwardInstance
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.served import Served
@@ -43,6 +44,7 @@ class ServingRow:
         break_even: the rates at which it is cheaper than the user's API; None where it is at no rate, and without an API.
         launch: the command that starts an instance, "" where none is known.
         reason: why there is no answer, or "".
+        forward: how forward passes run, of a model without a cache; None (default) of one that generates.
     """
 
     device: str
@@ -64,6 +66,7 @@ class ServingRow:
     break_even: ApiBreakEven | None = None
     launch: str = ""
     reason: str = ""
+    forward: BatchedPass | None = None
 
     @property
     def takes(self) -> float:
@@ -105,6 +108,8 @@ class ServingForecast(Printed):
         api: price of an API to compare with; None (default) without one.
         api_usd_per_month: what it would cost for the same requests.
         model: the id or folder of the model's weights in the launch lines, "MODEL" where the user must know it.
+        generates: whether the job generates tokens; else a request is one sample of a forward pass. True by default.
+        remark_notes: whether this machine is enough, where it is among the rows.
     """
 
     job: str
@@ -121,6 +126,13 @@ class ServingForecast(Printed):
     api: ApiPrice | None = None
     api_usd_per_month: float | None = None
     model: str = ""
+    generates: bool = True
+    remark_notes: tuple[Note, ...] = ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The remarks as sentences."""
+        return sentences(self.remark_notes)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -143,6 +155,9 @@ class ServingForecast(Printed):
             "by_rate": [asdict(each) for each in self.by_rate],
             "api": None if self.api is None else {**asdict(self.api), "usd_per_month": self.api_usd_per_month},
             "model": self.model,
+            "generates": self.generates,
+            "remarks": list(self.remarks),
+            "remark_notes": to_dicts(self.remark_notes),
             "assumptions": list(self.assumptions),
             "assumption_notes": to_dicts(self.assumption_notes),
         }
@@ -150,7 +165,7 @@ class ServingForecast(Printed):
 
 def row_of(
     device: str,
-    instance: Instance,
+    instance: Instance | ForwardInstance,
     load: LoadShape,
     limits: Limits,
     *,
@@ -173,7 +188,7 @@ def row_of(
         device,
         alone_ttft_s=float(alone.ttft_s[0]),
         alone_latency_s=float(alone.latency_s[0]),
-        cache_tokens=instance.policy.cache_tokens,
+        cache_tokens=instance.cache_tokens,
         weight_bytes=weight_bytes,
     )
     saturation = instance.saturation_rate(load, limits) if saturation is None else saturation
