@@ -136,6 +136,7 @@ class _Plan:
         row = replace(
             row,
             offer=offer_of(device),
+            latency={name: latency for name, latency in row.latency.items() if name == "latency_s"},
             usd_per_million_output=None,
             usd_per_million_tokens=None,
             forward=passes.of(instance.policy),
@@ -143,14 +144,14 @@ class _Plan:
         if family(device.chip) == "systolic":
             self.compiled.append(name)
         if device.spec.machine is not None:
-            self.remarks += self._remark(device, row, (instance, saturation))
+            self.remarks.append(self._remark(device, row, (instance, saturation)))
         return row
 
-    def _remark(self, device: Device, row: ServingRow, solved: Solved) -> list[Note]:
+    def _remark(self, device: Device, row: ServingRow, solved: Solved) -> Note:
         """Whether this machine is enough."""
         kind = "CPU" if device.chip.kind == "cpu" else "GPU"
         if not row.replicas:
-            return [notes.machine_serves_no_request(kind=kind, reason=row.reason)]
+            return notes.machine_serves_no_request(kind=kind, reason=row.reason)
         instance, highest = solved
         at_rate = self.load.at(self.rate_per_s)
         _, _, slow = instance.outcomes(at_rate)
@@ -158,17 +159,15 @@ class _Plan:
         slower = instance.times.spread[1]
         holds_slow = self.limits.hold(slow) and self.rate_per_s <= MOST_SHARE * instance.capacity / slower
         verdict = NOT_ENOUGH if row.replicas > 1 else ENOUGH if holds_slow else UNCERTAIN
-        return [
-            notes.machine_for_requests(
-                verdict=verdict,
-                kind=kind,
-                rate_per_s=self.rate_per_s,
-                highest_per_s=highest,
-                p99_s=latency.value,
-                low_s=latency.low,
-                high_s=latency.high,
-            )
-        ]
+        return notes.machine_for_requests(
+            verdict=verdict,
+            kind=kind,
+            rate_per_s=self.rate_per_s,
+            highest_per_s=highest,
+            p99_s=latency.value,
+            low_s=latency.low,
+            high_s=latency.high,
+        )
 
     def assumed(self, requested: ServingSettings) -> tuple[Note, ...]:
         """What a request is, and what was chosen for the user."""
