@@ -21,7 +21,7 @@ from gpuwise.job import Job
 from gpuwise.report.printed import as_text
 from gpuwise.serving.forecast import MOST_SHARE
 
-DEVICES = "rtx-4090,l4,t4,gtx-1080-ti,tpu-v5e,apple-m4-max,ryzen-5950x"
+DEVICES = "rtx-4090,l4,t4,gtx-1080-ti,tpu-v5e,apple-m4-max,ryzen-5950x,xeon-6980p"
 CHIPS = ("rtx-4090", "h100-80gb-sxm", "l40s", "t4", "tpu-v5e", "rtx-3090")
 
 
