@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from gpuwise.step_settings import Setting
+from gpuwise.step_settings import JobSizes, Setting
 from gpuwise.strategy import PRECISIONS
 
 CHECKED_ENGINES = ("pytorch", "transformers")
@@ -37,7 +37,18 @@ class ArrivalSettings(TypedDict, total=False):
     spot: Annotated[bool | None, Setting("Spot prices, with instances to spare for those that are taken away.")]
 
 
-class ServingSettings(ArrivalSettings, total=False):
+class ForwardSettings(JobSizes, total=False):
+    """What `serve_plan` takes of models that answer in one forward pass, and of no others."""
+
+    batch: Annotated[int | None, Setting("Most requests of a forward pass (of 1, 2, 4 to 256 the one that serves most).")]
+    window: Annotated[
+        str | None, Setting("How long an idle server waits for a batch to fill, such as 5ms (0).", metavar="TIME")
+    ]
+    channels_last: Annotated[bool | None, Setting("Images and convolutions with their channels innermost in memory.")]
+    compile: Annotated[bool | None, Setting("Forward passes under torch.compile.")]
+
+
+class ServingSettings(ArrivalSettings, ForwardSettings, total=False):
     """What `serve_plan` takes beside the job, the devices and the rate."""
 
     slo: Annotated[
@@ -47,9 +58,17 @@ class ServingSettings(ArrivalSettings, total=False):
     output: Annotated[int | None, Setting("Mean tokens of an answer.")]
     spread: Annotated[float | None, Setting("Standard deviation of both lengths over their means (1).", metavar="X")]
     prefix_hits: Annotated[float | None, Setting("Share of each prompt that the prefix cache holds (0).", metavar="X")]
-    engine: Annotated[str | None, Setting("vllm (the default), vllm-2024, tensorrt-llm or llama.cpp.", metavar="NAME")]
+    engine: Annotated[
+        str | None,
+        Setting("vllm (the default), vllm-2024, tensorrt-llm or llama.cpp; of forward passes pytorch.", metavar="NAME"),
+    ]
     precision: Annotated[
-        str | None, Setting("Of activations and cache: bf16, fp16 or fp32; the engine's by default, mostly bf16.", metavar="P")
+        str | None,
+        Setting(
+            "Of activations and cache: bf16, fp16 or fp32; the engine's by default, mostly bf16. Of forward passes as for "
+            "`forecast`; each device's fastest by default.",
+            metavar="P",
+        ),
     ]
     cache: Annotated[
         str | None, Setting("Format of keys and values: fp8 (vllm, tensorrt-llm) or q8_0 (llama.cpp).", metavar="F")

@@ -7,12 +7,14 @@ import math
 import pytest
 import torch
 
-from gpuwise.api.serving import parse_limits, serve_plan
+from gpuwise.api.serving import serve_plan
+from gpuwise.api.serving_limits import parse_limits
 from gpuwise.errors import InputError, JobError, UnknownNameError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.job.models.generation import generate
 from gpuwise.job.models.llama import Llama, LlamaConfig
-from gpuwise.serving.forecast import MOST_SHARE
+from gpuwise.serving.rows import MOST_SHARE
+from gpuwise.tracing.generation import check_generates
 from gpuwise.units import parse_rate
 
 
@@ -99,8 +101,10 @@ def test_bad_input():
         serve_plan(job(), on="l4", rate="1/s", engine="llm")
     with pytest.raises(InputError, match="context"):
         serve_plan(job(), on="l4", rate="1/s", input=4000, output=4000)
+    with pytest.raises(InputError, match="is of models that write text"):
+        serve_plan(job(generate=None), on="l4", rate="1/s", input=64)
     with pytest.raises(JobError, match="cannot generate"):
-        serve_plan(job(generate=None), on="l4", rate="1/s")
+        check_generates(job(generate=None))
     with pytest.raises(UnsupportedError, match="no figures"):
         serve_plan(job(), on="cpu", rate="1/s")
     with pytest.raises(InputError, match="Variations"):

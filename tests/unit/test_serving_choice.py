@@ -16,12 +16,12 @@ from gpuwise.report.serving_choice import command_lines, small_usd
 from gpuwise.serving.api_price import api_usd_per_month, break_even, parse_api_price
 from gpuwise.serving.choosing import Contender, choose
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet, rate_ranges
-from gpuwise.serving.forecast import MOST_SHARE
 from gpuwise.serving.instance import WARM_UP, Instance, LoadShape
 from gpuwise.serving.launch import launch_line, longest_request, model_of
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import requests
+from gpuwise.serving.rows import MOST_SHARE
 from gpuwise.serving.saturation import Limits, saturation_rate
 
 FLEETS = st.lists(

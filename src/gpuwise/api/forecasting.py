@@ -104,7 +104,7 @@ def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> 
     if forecast.memory.fits is False:
         change = fitting_change_of(source, priced.device, forecast.strategy)
         forecast = replace(forecast, fits_with=change.to_dict() if isinstance(change, FittingChange) else None)
-    if forecast.strategy.mode == "infer" and _is_this_cpu(priced.device):
+    if forecast.strategy.mode == "infer" and is_this_cpu(priced.device):
         forecast = replace(forecast, assumption_notes=(*forecast.assumption_notes, requests_note(forecast)))
     if forecast.strategy.mode == "infer" and forecast.throughput_unit == "tokens/s":
         reading = reading_alone(job=job_word(source.argument or "JOB"))
@@ -130,12 +130,12 @@ def forecast_step(
     requested = named_settings(settings, ClusterSettings)
     mesh = mesh_of(requested)
     device = device_of(on, load_catalog(), mesh=mesh, network=requested.get("network"))
-    on_this_cpu = _is_this_cpu(device)
+    on_this_cpu = is_this_cpu(device)
     if on_this_cpu:
         source = source.with_own_kernels()
     named = requested.get("precision")
     mode = requested.get("mode") or "train"
-    choices = [named] if named else _precisions(source, device, on_this_cpu=on_this_cpu, mode=mode)
+    choices = [named] if named else step_precisions(source, device, mode=mode)
 
     def priced(precision: str, refused: PrecisionError | None) -> Priced:
         return _in_precision(
@@ -152,13 +152,14 @@ def forecast_step(
     return next(in_each_precision(choices, priced, refusals=(PrecisionError,)))
 
 
-def _is_this_cpu(device: Device) -> bool:
+def is_this_cpu(device: Device) -> bool:
+    """Whether a device is the CPU of this machine."""
     return device.spec.machine is not None and device.target == "cpu"
 
 
-def _precisions(source: StepSource, device: Device, *, on_this_cpu: bool, mode: str) -> list[str]:
-    """The precisions to try in turn if the user sets none."""
-    able = ["fp32"] if on_this_cpu else precisions_for(device.chip, mode=mode) or ["fp32"]
+def step_precisions(source: StepSource, device: Device, *, mode: str) -> list[str]:
+    """The precisions to try in turn if the user sets none, fastest first."""
+    able = ["fp32"] if is_this_cpu(device) else precisions_for(device.chip, mode=mode) or ["fp32"]
     first = source.default_precision(able[0])
     return [first, *able[1:]] if first == able[0] else [first]
 
@@ -176,7 +177,7 @@ def _in_precision(
 ) -> Priced:
     """The forecast in one precision. refused: why the job does not run in the faster ones."""
     precision, micro_batch = requested.get("precision"), requested.get("micro_batch")
-    on_this_cpu = _is_this_cpu(device)
+    on_this_cpu = is_this_cpu(device)
     assumed = list(device.assumptions)
     if micro_batch is None:
         micro_batch = usual_micro_batch(source.tokens_per_sample)

@@ -18,9 +18,9 @@ from gpuwise.serving.bounds import LoadMeans, SharedIteration, rate_bound, share
 from gpuwise.serving.choosing import Choice, Contender, choose
 from gpuwise.serving.engines import Engine
 from gpuwise.serving.fleets import Fleet
-from gpuwise.serving.forecast import ServingRow
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.rows import ServingRow
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.schedule import CONSTANT, FleetSchedule
 

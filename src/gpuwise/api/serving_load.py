@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuwise.api.check_settings import MOST_REQUESTS, arrive_s, check_packs, check_used, named_rate, policy_of, whole
 from gpuwise.api.devices import Device, device_of
-from gpuwise.api.serving import parse_limits
+from gpuwise.api.serving_limits import parse_limits
 from gpuwise.api.serving_times import ON, ForecastTimes, forward_times, generation_times, packed_times
 from gpuwise.api.sources import job_of, source_of
 from gpuwise.errors import InputError

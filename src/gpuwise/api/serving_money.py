@@ -12,8 +12,9 @@ from gpuwise.errors import NoPlanError
 from gpuwise.hardware.types import Offer
 from gpuwise.serving.api_price import ApiPrice, api_usd_per_month, break_even
 from gpuwise.serving.fleets import Fleet, rate_ranges
-from gpuwise.serving.forecast import ServingForecast, ServingRow, cheapest_first
+from gpuwise.serving.forecast import ServingForecast
 from gpuwise.serving.instance import LoadShape
+from gpuwise.serving.rows import ServingRow, cheapest_first
 from gpuwise.units import format_usd
 
 

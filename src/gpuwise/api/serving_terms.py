@@ -17,11 +17,11 @@ from gpuwise.notes import serving_load as notes
 from gpuwise.plan.economics.rented import spot_interruptions_per_day
 from gpuwise.serving.cold_start import cold_start
 from gpuwise.serving.energy import EnergyUse, energy_use, work_of
-from gpuwise.serving.forecast import ServingRow
 from gpuwise.serving.formats import stored
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.idle import ScaledToZero, scaled_to_zero
 from gpuwise.serving.instance import Instance
+from gpuwise.serving.rows import ServingRow
 from gpuwise.serving.schedule import DAY_S, FleetSchedule
 from gpuwise.serving.spot_fleet import SpotFleet, spot_fleet
 from gpuwise.serving_settings import ServingSettings

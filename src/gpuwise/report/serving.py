@@ -11,8 +11,10 @@ from rich.text import Text
 from gpuwise.cost.forecast import Interval
 from gpuwise.report.parts import UNKNOWN, TextTable, columns, notes, percent
 from gpuwise.report.serving_choice import choice_parts, rate_words, small_usd
+from gpuwise.report.serving_forward import forward_report
 from gpuwise.report.serving_running import running_parts
-from gpuwise.serving.forecast import ServingForecast, ServingRow
+from gpuwise.serving.forecast import ServingForecast
+from gpuwise.serving.rows import ServingRow
 from gpuwise.serving.saturation import Limits
 from gpuwise.units import counted, format_duration, format_usd
 
@@ -21,6 +23,8 @@ _LEFT = ("instance",)
 
 def serving_report(forecast: ServingForecast) -> Group:
     """A table with one row per kind of instance, cheapest first; then what is assumed."""
+    if not forecast.generates:
+        return forward_report(forecast)
     served = [row for row in forecast.rows if row.replicas and not row.over_budget]
     parts: list[RenderableType] = [
         Text(

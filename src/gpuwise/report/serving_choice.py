@@ -9,8 +9,9 @@ from rich.console import RenderableType
 
 from gpuwise.report.parts import TextTable, columns, grid, heading, indented, notes
 from gpuwise.serving.fleets import RateRange
-from gpuwise.serving.forecast import ServingForecast, ServingRow
+from gpuwise.serving.forecast import ServingForecast
 from gpuwise.serving.launch import PRESET_WEIGHTS, UNKNOWN_MODEL
+from gpuwise.serving.rows import ServingRow
 from gpuwise.units import format_usd
 
 COMMAND_WIDTH = 90  # characters of a line of a command
@@ -47,6 +48,8 @@ def command_lines(command: str) -> str:
 
 def rate_words(rate_per_s: float) -> str:
     """'22.5/s', or '12/h' for few."""
+    if rate_per_s >= 1000:
+        return f"{rate_per_s:,.0f}/s"
     return f"{rate_per_s:,.3g}/s" if rate_per_s >= 0.1 else f"{rate_per_s * 3600:,.3g}/h"
 
 

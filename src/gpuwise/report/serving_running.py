@@ -10,8 +10,9 @@ from rich.console import RenderableType
 from gpuwise.report.parts import grid, heading, number, percent, span
 from gpuwise.report.serving_choice import rate_words
 from gpuwise.serving.cold_start import TERMS
-from gpuwise.serving.forecast import ServingForecast, ServingRow
+from gpuwise.serving.forecast import ServingForecast
 from gpuwise.serving.idle import ScaledToZero
+from gpuwise.serving.rows import ServingRow
 from gpuwise.serving.schedule import DAY_S
 from gpuwise.serving.spot_fleet import SpotFleet
 from gpuwise.units import counted, format_duration, format_usd

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuwise.serving.fleets import Fleet, least_usd_per_hour
-from gpuwise.serving.forecast import MOST_SHARE
+from gpuwise.serving.rows import MOST_SHARE
 from gpuwise.serving.schedule import CONSTANT, FleetSchedule
 
 

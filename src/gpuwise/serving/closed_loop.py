@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpuwise.serving.fleets import Fleet
-from gpuwise.serving.forecast import ServingRow, row_alone, with_price
 from gpuwise.serving.instance import A_CLIENT, Instance, LoadShape, latencies
+from gpuwise.serving.rows import ServingRow, row_alone, with_price
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.served import Served, capacity_of
 

@@ -2,117 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from math import isfinite
-
-import numpy as np
 
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
-from gpuwise.serving.api_price import ApiBreakEven, ApiPrice
-from gpuwise.serving.cold_start import ColdStart
+from gpuwise.serving.api_price import ApiPrice
 from gpuwise.serving.days import DayCurve
-from gpuwise.serving.energy import EnergyUse
-from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet, RateRange
-from gpuwise.serving.idle import ScaledToZero
-from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
-from gpuwise.serving.requests import Requests
+from gpuwise.serving.fleets import Fleet, RateRange
+from gpuwise.serving.rows import ServingRow
 from gpuwise.serving.saturation import Limits
-from gpuwise.serving.schedule import CONSTANT, FleetSchedule
-from gpuwise.serving.served import Served
-from gpuwise.serving.spot_fleet import SpotFleet
-from gpuwise.units import format_duration
-
-MOST_SHARE = 0.95  # of the saturation rate that a replica is given: beyond it the tail of waiting depends on luck
-
-
-@dataclass(frozen=True)
-class ServingRow:
-    """A model on one kind of instance.
-
-    Attributes:
-        device: devices of one instance, as on the command line.
-        replicas: instances that the rate takes, that of the busiest hour of a day; 0 where none serves it.
-        saturation_rate: highest rate of one instance within the limits, requests a second.
-        alone_ttft_s, alone_latency_s: of the mean request with nobody else there.
-        latency: percentiles by name: "ttft_s", "tpot_s", "latency_s"; empty where no instance serves the rate.
-        share_within: share of requests within all limits.
-        load: the rate over what all replicas serve within the limits.
-        cache_tokens: tokens that the cache of one instance holds.
-        weight_bytes: bytes of weights on one device.
-        usd_per_hour: of all replicas, the mean over the day; None without a price.
-        usd_per_instance_hour: of one replica.
-        clients: users of one instance in a closed loop; 0 where requests come at a rate.
-        reached_per_s: requests a second that a closed loop reaches, of all replicas.
-        usd_per_million_output: dollars for a million written tokens, prompts and idle time included; None without a price.
-        usd_per_million_tokens: the same for a million read and written tokens together.
-        usd_per_request: the same for one request.
-        offer: whose price it is, "" without one.
-        over_budget: whether it costs more than the user's budget, or has no price to compare with it.
-        break_even: the rates at which it is cheaper than the user's API; None where it is at no rate, and without an API.
-        schedule: when how many instances run; all the time as many by default.
-        instances: how many run in each of its parts.
-        cold_start: of a new instance; None where none starts while others run.
-        idle: what stopping an idle instance saves, and who waits; None where that is not looked at.
-        spot: what it takes that instances are taken away; None for offers on demand.
-        energy: of the devices of one instance at this load; None where their power is unknown.
-        launch: the command that starts an instance, "" where none is known.
-        reason: why there is no answer, or "".
-    """
-
-    device: str
-    replicas: int = 0
-    saturation_rate: float = 0.0
-    alone_ttft_s: float = float("nan")
-    alone_latency_s: float = float("nan")
-    latency: dict[str, Latency] = field(default_factory=dict)
-    share_within: float = 0.0
-    load: float = 0.0
-    cache_tokens: int = 0
-    weight_bytes: int = 0
-    usd_per_hour: float | None = None
-    usd_per_instance_hour: float | None = None
-    clients: int = 0
-    reached_per_s: float | None = None
-    usd_per_million_output: float | None = None
-    usd_per_million_tokens: float | None = None
-    usd_per_request: float | None = None
-    offer: str = ""
-    over_budget: bool = False
-    break_even: ApiBreakEven | None = None
-    schedule: FleetSchedule = CONSTANT
-    instances: tuple[int, ...] = ()
-    cold_start: ColdStart | None = None
-    idle: ScaledToZero | None = None
-    spot: SpotFleet | None = None
-    energy: EnergyUse | None = None
-    launch: str = ""
-    reason: str = ""
-
-    @property
-    def takes(self) -> float:
-        """Requests a second that one instance is given at most."""
-        return MOST_SHARE * self.saturation_rate
-
-    @property
-    def fleet(self) -> Fleet | None:
-        """Its instances at any rate; None without a price or an answer."""
-        if self.usd_per_instance_hour is None or not self.replicas:
-            return None
-        return Fleet(self.device, self.usd_per_instance_hour, self.takes, self.schedule)
-
-    @property
-    def usd_per_month(self) -> float | None:
-        """Dollars a month, all replicas running all the time."""
-        return None if self.usd_per_hour is None else self.usd_per_hour * HOURS_A_MONTH
-
-    def to_dict(self) -> dict[str, object]:
-        readable = {
-            name: value if not isinstance(value, float) or isfinite(value) else None for name, value in asdict(self).items()
-        }
-        cold_start = None if self.cold_start is None else self.cold_start.to_dict()
-        return {**readable, "cold_start": cold_start, "usd_per_month": self.usd_per_month}
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,6 +36,8 @@ class ServingForecast(Printed):
         clients: users who each send the next request when the last one is answered; None (default) where requests come at a
             rate. rate_per_s is then what the first row reaches.
         fleets: those that by_rate chooses from.
+        generates: whether the job generates tokens; else a request is one sample of a forward pass. True by default.
+        remark_notes: whether this machine is enough, where it is among the rows.
     """
 
     job: str
@@ -157,6 +58,13 @@ class ServingForecast(Printed):
     day: DayCurve | None = None
     fleets: tuple[Fleet, ...] = ()
     clients: int | None = None
+    generates: bool = True
+    remark_notes: tuple[Note, ...] = ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The remarks as sentences."""
+        return sentences(self.remark_notes)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -182,109 +90,9 @@ class ServingForecast(Printed):
             "model": self.model,
             "arrivals": self.arrivals,
             "day": None if self.day is None else asdict(self.day),
+            "generates": self.generates,
+            "remarks": list(self.remarks),
+            "remark_notes": to_dicts(self.remark_notes),
             "assumptions": list(self.assumptions),
             "assumption_notes": to_dicts(self.assumption_notes),
         }
-
-
-def row_of(
-    device: str,
-    instance: Instance,
-    load: LoadShape,
-    limits: Limits,
-    *,
-    rate_per_s: float,
-    weight_bytes: int,
-    usd_per_hour: float | None,
-    saturation: float | None = None,
-    schedule: FleetSchedule = CONSTANT,
-) -> ServingRow:
-    """The row of a device.
-
-    Arguments:
-        usd_per_hour: of one instance.
-        saturation: its saturation rate; None (default) searches for it.
-        schedule: of the instances; latencies are those of the busiest part of the day.
-
-    Users reach replicas in turn, so each sees a Poisson load of its share of the rate; a replica is given at most
-    MOST_SHARE of what it serves within the limits.
-    """
-    base = row_alone(device, instance, load, limits, weight_bytes=weight_bytes)
-    saturation = instance.saturation_rate(load, limits) if saturation is None else saturation
-    if saturation == 0:
-        return base
-    fleet = Fleet(device, usd_per_hour or 0.0, MOST_SHARE * saturation, schedule)
-    replicas, peak_per_s = fleet.replicas(rate_per_s), rate_per_s * schedule.peak
-    at_rate = load.at(peak_per_s / replicas)
-    outcomes = instance.outcomes(at_rate)
-    row = replace(
-        base,
-        reason="",
-        replicas=replicas,
-        saturation_rate=saturation,
-        latency=latencies(outcomes),
-        share_within=limits.share_of(outcomes[0]),
-        load=peak_per_s / (replicas * saturation),
-        schedule=schedule,
-        instances=tuple(schedule.counts(rate_per_s, fleet.takes).tolist()),
-        usd_per_instance_hour=usd_per_hour,
-    )
-    return with_price(row, fleet.usd_per_hour_at(rate_per_s), at_rate, rate_per_s=rate_per_s)
-
-
-def row_alone(device: str, instance: Instance, load: LoadShape, limits: Limits, *, weight_bytes: int) -> ServingRow:
-    """The row of a device that serves nobody, with the reason: what one request alone takes."""
-    alone = instance.alone(load)
-    return ServingRow(
-        device,
-        alone_ttft_s=float(alone.ttft_s[0]),
-        alone_latency_s=float(alone.latency_s[0]),
-        cache_tokens=instance.policy.cache_tokens,
-        weight_bytes=weight_bytes,
-        reason=_floor(alone, limits),
-    )
-
-
-def with_price(row: ServingRow, usd_per_hour: float, load: Requests, *, rate_per_s: float) -> ServingRow:
-    """The row with the dollars of its instances, where they have a price. load: requests that they serve at a mean rate."""
-    if row.usd_per_instance_hour is None:
-        return row
-    usd_per_request = usd_per_hour / 3600 / rate_per_s
-    written = float(np.mean(load.output_tokens))
-    return replace(
-        row,
-        usd_per_hour=usd_per_hour,
-        usd_per_million_output=1e6 * usd_per_request / written,
-        usd_per_million_tokens=1e6 * usd_per_request / (written + float(np.mean(load.input_tokens))),
-        usd_per_request=usd_per_request,
-    )
-
-
-def _floor(alone: Served, limits: Limits) -> str:
-    """Which limit one request alone exceeds."""
-    for name, values, limit_s in (
-        ("ttft", alone.ttft_s, limits.ttft_s),
-        ("tpot", alone.tpot_s, limits.tpot_s),
-        ("latency", alone.latency_s, limits.latency_s),
-    ):
-        if values[0] > limit_s:
-            return (
-                f"{name} of one request alone is {format_duration(float(values[0]))}; the limit is {format_duration(limit_s)}"
-            )
-    return "too few requests stay within the limits at any rate, since some are longer than the mean"
-
-
-def cheapest_first(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:
-    """Rows with a price first, by dollars; then those without; then those that do not serve the rate."""
-    return tuple(
-        sorted(
-            rows,
-            key=lambda row: (
-                row.replicas == 0,
-                row.over_budget,
-                row.usd_per_hour is None,
-                row.usd_per_hour or 0.0,
-                row.replicas,
-            ),
-        )
-    )

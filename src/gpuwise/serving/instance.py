@@ -45,6 +45,11 @@ class Instance:
     policy: BatchingPolicy
     spread: tuple[float, float]
 
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens that the cache holds."""
+        return self.policy.cache_tokens
+
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
         """The outcome of a load, where every iteration takes `factor` times its forecast."""
         return serve(load, self.iteration_s if factor == 1 else _scaled(self.iteration_s, factor), self.policy)
@@ -61,7 +66,7 @@ class Instance:
     def outcomes(self, load: Requests) -> tuple[Served, Served, Served]:
         """The outcome of a load as forecast, and with iterations as much faster and slower as their spread says: waiting grows
         more than in proportion. Requests that met an engine which was still filling up are left out."""
-        as_forecast, fast, slow = (_steady(self.served(load, factor=factor)) for factor in (1.0, *self.spread))
+        as_forecast, fast, slow = (steady(self.served(load, factor=factor)) for factor in (1.0, *self.spread))
         return as_forecast, fast, slow
 
     def capacity(self, loads: LoadShape) -> float:
@@ -83,7 +88,7 @@ class Instance:
 
         def served_at(rate: float) -> Served:
             load = loads.at(rate)
-            return _steady(serve(load, self.iteration_s, self.policy, stop=TooMany(limits, load, _warm(load))))
+            return steady(serve(load, self.iteration_s, self.policy, stop=TooMany(limits, load, _warm(load))))
 
         yield from narrowing(served_at, limits, start=capacity, highest=capacity)
 
@@ -135,7 +140,7 @@ def _percentile(values: np.ndarray, percent: float) -> float:
     return float(np.percentile(finite, percent)) if len(finite) else float("nan")
 
 
-def _steady(served: Served) -> Served:
+def steady(served: Served) -> Served:
     """The outcome without the requests that met an engine which was still filling up."""
     rest = slice(_warm(served.requests), None)
     return replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, log2
 from typing import Protocol
 
@@ -44,7 +45,12 @@ class ForwardTimes:
 
     def pass_s(self, samples: int) -> float:
         """Seconds of a forward pass."""
-        return float(_between(self.passes, [samples])[0])
+        return self._by_samples[min(samples, len(self._by_samples)) - 1]
+
+    @cached_property
+    def _by_samples(self) -> list[float]:
+        """Seconds of passes of 1, 2, 3 and more samples: loads look them up thousands of times."""
+        return [float(seconds) for seconds in _between(self.passes, np.arange(1, max(self.passes) + 1))]
 
     def group_s(self, load: Requests) -> GroupTime:
         def of_group(group: Sequence[int]) -> tuple[float, float]:

@@ -87,7 +87,7 @@ def serve_groups(load: Requests, group_s: GroupTime, policy: WindowPolicy) -> Se
         group, queue = queue[: policy.batch], queue[policy.batch :]
         first, end = group_s(group)
         first_s[group], end_s[group] = clock_s + first, clock_s + end
-        seconds = float(np.max(end))
+        seconds = end if isinstance(end, float) else float(np.max(end))
         clock_s += seconds
         busy_s += seconds
         iterations += 1

@@ -51,7 +51,8 @@ def compose_update(record: Callable[[Strategy], Recorded], strategy: Strategy, *
     optimizer = strategy.optimizer or own
     if optimizer is None:
         return base if strategy == plain else record(strategy)
-    of_gpu = on_cpu and base.header.target != "cpu" and strategy.precision == "bf16"  # may have kernels that a CPU lacks
+    updates_in_bf16 = strategy.mode == "train" and strategy.precision == "bf16"
+    of_gpu = on_cpu and base.header.target != "cpu" and updates_in_bf16  # may have kernels that a CPU lacks
     if strategy.but(optimizer=optimizer) != plain.but(optimizer=own) or (of_gpu and optimizer in ("sgd", "momentum")):
         from gpuwise.trace.update.optimizers import with_optimizer
 

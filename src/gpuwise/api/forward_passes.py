@@ -1,0 +1,159 @@
+"""JobPasses: the forward passes of a job on any device, priced as `forecast --mode infer` prices them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuwise.api.devices import Device
+from gpuwise.api.engine_model import ASSUMED_BYTES
+from gpuwise.api.forecasting import is_this_cpu, step_precisions
+from gpuwise.api.source import StepSource
+from gpuwise.cost.forecast import Forecast
+from gpuwise.cost.rates import check_can_run
+from gpuwise.errors import DoesNotFitError, PrecisionError, UnsupportedError
+from gpuwise.hardware.cluster import Cluster
+from gpuwise.notes import Note
+from gpuwise.notes import serving as notes
+from gpuwise.plan.pricing.step import StepPricer
+from gpuwise.plan.space.legal import in_each_precision
+from gpuwise.serving.forward_instance import CLOSE, BatchedPass, ForwardInstance, pass_limit_s
+from gpuwise.serving.pass_times import ForwardTimes, sizes_up_to
+from gpuwise.serving.saturation import Limits
+from gpuwise.serving.windowed import WindowPolicy
+from gpuwise.strategy import Strategy, check_techniques
+from gpuwise.units import format_bytes
+
+MOST = 256  # samples of the largest pass where no batch is named
+
+
+@dataclass(frozen=True)
+class DevicePasses:
+    """The passes of a job on one device, by their samples: 1, 2, 4 and so on, as far as they fit."""
+
+    forecasts: dict[int, Forecast]
+
+    @property
+    def times(self) -> ForwardTimes:
+        return ForwardTimes({size: forecast.step_time_s for size, forecast in self.forecasts.items()})
+
+    @property
+    def precision(self) -> str:
+        return self.forecasts[1].strategy.precision
+
+    def of(self, policy: WindowPolicy) -> BatchedPass:
+        """A pass of a full batch."""
+        full = self.forecasts[policy.batch]
+        return BatchedPass(self.precision, policy.batch, policy.window_s, full.step_time_s, full.memory.device_bytes, full.why)
+
+
+class JobPasses:
+    """A job's forward passes, recorded once for each kind of device and precision.
+
+    Arguments:
+        source: of the job's traces.
+        batch: most samples of a pass; None searches among 1, 2, 4 to MOST.
+        window_s: how long an idle server waits for a batch to fill.
+        precision: of the arithmetic; None takes the fastest that the device and the job have.
+        techniques: compiled passes, and the layout of images.
+        limits: what users accept.
+    """
+
+    def __init__(
+        self,
+        source: StepSource,
+        *,
+        batch: int | None,
+        window_s: float,
+        precision: str | None,
+        techniques: Strategy,
+        limits: Limits,
+    ) -> None:
+        self.source, self.batch, self.window_s, self.precision = source, batch, window_s, precision
+        self._techniques, self._limit_s = techniques, pass_limit_s(limits)
+        self._pricers: dict[tuple[bool, str, bool], StepPricer] = {}
+        self._passes: dict[tuple[str, bool, int | None], DevicePasses] = {}
+        self._memory_assumed: set[str] = set()
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What is assumed of the sizes of a sample, and of machines of which the processor alone is named."""
+        sizes = {
+            note.text: note
+            for passes in self._passes.values()
+            for note in passes.forecasts[1].assumption_notes
+            if note.flag in ("--seq-len", "--image-size")
+        }
+        memory = [notes.assumed_host_memory(chip=chip, gib=ASSUMED_BYTES // 2**30) for chip in sorted(self._memory_assumed)]
+        return (*sizes.values(), *memory)
+
+    def passes(self, device: Device) -> DevicePasses:
+        """The passes of one device of a machine.
+
+        Raises UnsupportedError where the pass does not run there, DoesNotFitError where it does not fit, and errors of tracing.
+        """
+        if device.machines > 1:
+            raise UnsupportedError("an instance across machines has no figures yet")
+        if device.chip.kind == "cpu" and device.count > 1:
+            raise UnsupportedError("several servers that share a CPU have no figures yet")
+        key = device.chip.id, device.spec.machine is not None, device.cluster.memory_bytes
+        if key not in self._passes:
+            choices = [self.precision] if self.precision else step_precisions(self.source, device, mode="infer")
+            self._passes[key] = next(
+                in_each_precision(choices, lambda each, _: self._in_precision(device, each), refusals=(PrecisionError,))
+            )
+        return self._passes[key]
+
+    def instances(self, device: Device) -> list[ForwardInstance]:
+        """A machine with each batch that is considered, smallest first. Errors as for `passes`."""
+        times = self.passes(device).times
+        batches = [self.batch] if self.batch else sorted(times.passes)
+        return [ForwardInstance(times, WindowPolicy(batch, self.window_s), device.count) for batch in batches]
+
+    def _in_precision(self, device: Device, precision: str) -> DevicePasses:
+        chip, memory_bytes = device.chip, device.cluster.memory_bytes
+        strategy = self._techniques.but(precision=precision)
+        check_techniques(strategy, self.source.step_facts(device.target))
+        check_can_run(chip, mode="infer", precision=precision)  # before any tracing
+        cluster = Cluster(chip, memory_bytes=memory_bytes)
+        forecasts: dict[int, Forecast] = {}
+        for size in sizes_up_to(self.batch or MOST):
+            forecast = self._forecast(strategy.but(micro_batch=size), cluster, device)
+            if not self._fits(forecast, chip.id):
+                break
+            forecasts[size] = forecast
+            if self.batch is None and self._larger_is_useless(forecasts):
+                break
+        if 1 not in forecasts or (self.batch and self.batch not in forecasts):
+            size, needed = forecast.strategy.micro_batch, format_bytes(forecast.memory.device_bytes)
+            capacity = format_bytes(forecast.memory.capacity_bytes or ASSUMED_BYTES)
+            raise DoesNotFitError(f"a pass of {size:,} in {precision} takes {needed}; {chip.id} has {capacity}")
+        return DevicePasses(forecasts)
+
+    def _forecast(self, strategy: Strategy, cluster: Cluster, device: Device) -> Forecast:
+        """The pass at one size: from a recording of all sizes where there is one, else from that of this size."""
+        on_this_cpu = is_this_cpu(device)
+        source = self.source.with_own_kernels() if on_this_cpu else self.source
+        for single in (False, True):
+            key = on_this_cpu, device.target, single
+            if key not in self._pricers:
+                traces = source.step_traces(device.target) if single else source.traces(device.target)
+                self._pricers[key] = StepPricer(traces)
+            pricer = self._pricers[key]
+            if single or pricer.traces.family(strategy).covers({"micro_batch": strategy.micro_batch}):
+                break
+        return pricer.forecast(strategy, cluster, expandable=False)
+
+    def _larger_is_useless(self, forecasts: Mapping[int, Forecast]) -> bool:
+        """Whether the largest pass takes longer than the limit, or serves hardly more samples a second than a quarter of it."""
+        size = max(forecasts)
+        seconds, quarter = forecasts[size].step_time_s.value, forecasts.get(size // 4)
+        if quarter is None or seconds > self._limit_s:
+            return seconds > self._limit_s
+        return 4 * quarter.step_time_s.value < (1 + CLOSE) * seconds
+
+    def _fits(self, forecast: Forecast, chip: str) -> bool:
+        if forecast.memory.fits is not None:
+            return forecast.memory.fits
+        self._memory_assumed.add(chip)
+        return forecast.memory.device_bytes <= ASSUMED_BYTES

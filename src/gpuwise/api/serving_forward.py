@@ -1,0 +1,201 @@
+"""forward_plan: what serving a model that answers in one forward pass takes on each of some devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuwise.api.device_names import device_names
+from gpuwise.api.devices import Device, device_of
+from gpuwise.api.forward_catalog import ForwardCatalog, Solved
+from gpuwise.api.forward_passes import MOST, JobPasses
+from gpuwise.api.serving_catalog import ABOUT_THE_JOB, SHOWN
+from gpuwise.api.serving_job_kinds import PYTORCH, batch_of, check_answers_in_one_pass, window_s_of
+from gpuwise.api.serving_money import price_source, with_money
+from gpuwise.api.source import StepSource
+from gpuwise.cost.rates import family
+from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.notes import Note
+from gpuwise.notes import serving as serving_notes
+from gpuwise.notes import serving_forward as notes
+from gpuwise.plan.cpu.enough import ENOUGH, NOT_ENOUGH, UNCERTAIN
+from gpuwise.serving.fleets import Fleet
+from gpuwise.serving.forecast import ServingForecast
+from gpuwise.serving.forward_instance import best_batches
+from gpuwise.serving.instance import LoadShape
+from gpuwise.serving.lengths import Lengths
+from gpuwise.serving.rows import MOST_SHARE, ServingRow, cheapest_first, row_of
+from gpuwise.serving.saturation import Limits
+from gpuwise.serving_settings import ServingSettings
+from gpuwise.strategy import Strategy
+from gpuwise.units import parse_rate, parse_usd
+
+HERE = "here"
+
+
+def forward_plan(
+    source: StepSource,
+    catalog: Catalog,
+    requested: ServingSettings,
+    *,
+    limits: Limits,
+    rate: str | None,
+    on: str | Sequence[str] | None,
+) -> ServingForecast:
+    """The result of gpuwise.api.serving.serve_plan for such a model, whose arguments and errors these are."""
+    check_answers_in_one_pass(requested, job=source.name)
+    if rate is None:
+        raise InputError("how many requests come is not said.", ["--rate 5/s"])
+    rate_per_s = parse_rate(rate)
+    techniques = Strategy(
+        mode="infer",
+        compile=bool(requested.get("compile")),
+        channels_last=bool(requested.get("channels_last")),
+    )
+    model = JobPasses(
+        source,
+        batch=batch_of(requested),
+        window_s=window_s_of(requested),
+        precision=requested.get("precision"),
+        techniques=techniques,
+        limits=limits,
+    )
+    plan = _Plan(catalog, model, LoadShape(Lengths(1, 1)), limits, rate_per_s)
+    if on is None:
+        rows, fleets, about = plan.of_catalog()
+    else:
+        rows, about = [plan.row(name) for name in device_names(on)], ()
+        fleets = tuple(row.fleet for row in rows if row.fleet is not None)
+    if all(row.replicas == 0 for row in rows):
+        raise UnsupportedError(
+            f"none of these devices serves {source.name}: " + "; ".join(f"{row.device}: {row.reason}" for row in rows[:3]),
+            ["a longer limit (--slo latency=...), smaller samples, or a smaller --batch", "other devices: --on"],
+        )
+    precisions = {row.forward.precision for row in rows if row.forward is not None}
+    precision = precisions.pop() if len(precisions) == 1 else ""
+    budget = requested.get("budget")
+    forecast = ServingForecast(
+        job=source.name,
+        engine=PYTORCH,
+        precision=precision,
+        weights=precision,
+        rate_per_s=rate_per_s,
+        lengths={},
+        limits=limits,
+        rows=cheapest_first(rows),
+        assumption_notes=(
+            *plan.assumed(requested),
+            *_of_rows(rows, named=model.precision),
+            *model.notes,
+            *about,
+        ),
+        generates=False,
+        remark_notes=tuple(plan.remarks),
+    )
+    return with_money(forecast, plan.load, fleets, budget_usd=None if budget is None else parse_usd(budget), api=None)
+
+
+class _Plan:
+    """The rows of devices.
+
+    Attributes:
+        remarks: whether this machine is enough, once it has a row.
+        compiled: devices with a row that run no eager passes.
+    """
+
+    def __init__(self, catalog: Catalog, model: JobPasses, load: LoadShape, limits: Limits, rate_per_s: float) -> None:
+        self.catalog, self.model, self.load, self.limits, self.rate_per_s = catalog, model, load, limits, rate_per_s
+        self.remarks: list[Note] = []
+        self.compiled: list[str] = []
+
+    def of_catalog(self) -> tuple[list[ServingRow], tuple[Fleet, ...], tuple[Note, ...]]:
+        """The rows of the cheapest machines of the catalog and of this one; the fleets by rate; what was considered."""
+        kinds = ForwardCatalog(self.catalog, self.model, self.load, self.limits)
+        choice = kinds.choose(self.rate_per_s)
+        rows = [self.row(each.device, kinds.solution(each)) for each in choice.exact[:SHOWN]]
+        return [self.row(HERE), *rows], kinds.fleets(choice), kinds.notes(choice)
+
+    def row(self, text: str, solved: Solved | None = None) -> ServingRow:
+        """The row of a device. solved: its best batches with their rate; None (default) searches for them."""
+        device = device_of(text, self.catalog)
+        name = device.cluster.name
+        try:
+            passes = self.model.passes(device)
+            instance, saturation = solved or best_batches(self.model.instances(device), self.load, self.limits)
+            row = row_of(
+                name,
+                instance,
+                self.load,
+                self.limits,
+                rate_per_s=self.rate_per_s,
+                weight_bytes=passes.forecasts[1].memory.by_category.get("parameter", 0),
+                usd_per_hour=device.usd_per_hour,
+                saturation=saturation,
+            )
+        except GpuwiseError as error:
+            if error.code in ABOUT_THE_JOB:
+                raise
+            return ServingRow(name, reason=error.what)
+        row = replace(
+            row,
+            offer=price_source(device.offer),
+            latency={name: latency for name, latency in row.latency.items() if name == "latency_s"},
+            usd_per_million_output=None,
+            usd_per_million_tokens=None,
+            forward=passes.of(instance.policy),
+        )
+        if family(device.chip) == "systolic":
+            self.compiled.append(name)
+        if device.spec.machine is not None:
+            self.remarks.append(self._remark(device, row, (instance, saturation)))
+        return row
+
+    def _remark(self, device: Device, row: ServingRow, solved: Solved) -> Note:
+        """Whether this machine is enough."""
+        kind = "CPU" if device.chip.kind == "cpu" else "GPU"
+        if not row.replicas:
+            return notes.machine_serves_no_request(kind=kind, reason=row.reason)
+        instance, highest = solved
+        at_rate = self.load.at(self.rate_per_s)
+        _, _, slow = instance.outcomes(at_rate)
+        latency = row.latency["latency_s"].p99
+        slower = instance.times.spread[1]
+        holds_slow = self.limits.hold(slow) and self.rate_per_s <= MOST_SHARE * instance.capacity / slower
+        verdict = NOT_ENOUGH if row.replicas > 1 else ENOUGH if holds_slow else UNCERTAIN
+        return notes.machine_for_requests(
+            verdict=verdict,
+            kind=kind,
+            rate_per_s=self.rate_per_s,
+            highest_per_s=highest,
+            p99_s=latency.value,
+            low_s=latency.low,
+            high_s=latency.high,
+        )
+
+    def assumed(self, requested: ServingSettings) -> tuple[Note, ...]:
+        """What a request is, and what was chosen for the user."""
+        tokens = self.model.source.tokens_per_sample
+        compiled = ", ".join(dict.fromkeys(self.compiled))
+        return (
+            notes.one_pass_a_request(),
+            *((notes.tokens_are_read_alone(tokens=tokens),) if tokens > 1 else ()),
+            notes.plain_pytorch(passes="compiled" if requested.get("compile") else "eager"),
+            *((notes.passes_are_compiled(chips=compiled),) if compiled else ()),
+            *(() if self.model.batch else (notes.batches_that_serve_most(most=MOST),)),
+            *(() if "window" in requested else (notes.no_window(),)),
+            serving_notes.poisson_arrivals(),
+        )
+
+
+def _of_rows(rows: Sequence[ServingRow], *, named: str | None) -> tuple[Note, ...]:
+    """The precision of each device, unless one is named, and what several devices of a machine do."""
+    devices: dict[str, list[str]] = {}
+    for row in rows:
+        if row.forward is not None:
+            devices.setdefault(row.forward.precision, []).append(row.device)
+    precisions = "; ".join(f"{name}: {', '.join(of)}" for name, of in devices.items())
+    return (
+        *(() if named else (notes.fastest_precisions(precisions=precisions),)),
+        *((notes.a_copy_on_each_device(),) if any(":" in row.device for row in rows) else ()),
+    )

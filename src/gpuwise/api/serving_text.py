@@ -1,0 +1,186 @@
+"""text_plan: what serving a model that writes text takes on each of some devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuwise.api.device_names import device_names
+from gpuwise.api.devices import device_of
+from gpuwise.api.engine_model import EngineModel
+from gpuwise.api.serving_arrivals import planned_load
+from gpuwise.api.serving_catalog import ABOUT_THE_JOB, CatalogAnswer, CatalogInstances, answer_of_catalog
+from gpuwise.api.serving_job_kinds import check_writes_text
+from gpuwise.api.serving_money import price_source, with_money
+from gpuwise.api.serving_terms import FleetTerms
+from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
+from gpuwise.hardware.catalog import Catalog
+from gpuwise.notes import Note
+from gpuwise.notes import serving as notes
+from gpuwise.serving.api_price import parse_api_price
+from gpuwise.serving.closed_loop import row_of_clients
+from gpuwise.serving.engines import Engine, engine_of
+from gpuwise.serving.forecast import ServingForecast
+from gpuwise.serving.instance import Instance
+from gpuwise.serving.launch import launch_line, longest_request, model_of
+from gpuwise.serving.rows import ServingRow, cheapest_first, row_of
+from gpuwise.serving.saturation import Limits
+from gpuwise.serving_settings import ServingSettings
+from gpuwise.units import parse_usd
+
+if TYPE_CHECKING:
+    from gpuwise.job import Job
+
+ENGINE = "vllm"
+
+
+def text_plan(
+    job: Job,
+    catalog: Catalog,
+    requested: ServingSettings,
+    *,
+    limits: Limits,
+    rate: str | None,
+    on: str | Sequence[str] | None,
+) -> ServingForecast:
+    """The result of gpuwise.api.serving.serve_plan for such a job, whose arguments and errors these are."""
+    check_writes_text(requested, job=job.name)
+    named = engine_of(requested.get("engine") or ENGINE)
+    precision = requested.get("precision") or named.precision
+    planned = planned_load(requested, rate=rate, longest=job.context_length)
+    rate_per_s, load = planned.rate_per_s, planned.shape
+    format, cache = named.format_of(requested.get("weights")), named.cache_of(requested.get("cache"))
+    model = EngineModel(job, named, precision, format, cache)
+    terms = FleetTerms.of(requested, catalog=catalog, load=planned)
+    budget, api = requested.get("budget"), requested.get("api_price")
+    budget_usd, api_price = None if budget is None else parse_usd(budget), None if api is None else parse_api_price(api)
+
+    def row_of_device(text: str, solved: tuple[Instance, float] | None = None) -> ServingRow:
+        return _row(text, catalog, model, limits, terms, solved=solved)
+
+    answer: CatalogAnswer | None = None
+    if on is None and planned.clients:
+        raise InputError("--concurrency is planned on devices that are named.", ["--on h100-sxm,rtx-4090", "--rate 5/s"])
+    if on is None:
+        instances = CatalogInstances(
+            catalog,
+            named,
+            precision,
+            load,
+            limits,
+            recorded=model.of,
+            instance=lambda device, generation: model.instance(device, generation, load),
+            terms=terms.terms,
+            schedule=lambda offer, generation: terms.schedule(offer, model.weight_bytes(generation)),
+        )
+        answer = answer_of_catalog(instances, row_of_device, rate_per_s=rate_per_s)
+    rows = answer.rows if answer else tuple(row_of_device(text) for text in device_names(on or ()))
+    if all(row.replicas == 0 for row in rows):
+        raise UnsupportedError(
+            f"none of these devices serves {job.name}: " + "; ".join(f"{row.device}: {row.reason}" for row in rows[:3]),
+            [
+                "other limits (--slo), or shorter requests (--input, --output)",
+                "devices with more memory, or several (h100-sxm:4)",
+            ],
+        )
+    rows = cheapest_first(rows)
+    forecast = ServingForecast(
+        job=job.name,
+        engine=named.name,
+        precision=precision,
+        weights=format.name if format else precision,
+        rate_per_s=rows[0].reached_per_s or rate_per_s,
+        lengths=planned.lengths,
+        limits=limits,
+        rows=rows,
+        assumption_notes=(
+            *planned.notes,
+            *_assumed(named, requested),
+            *terms.notes,
+            *model.notes,
+            *(answer.notes if answer else ()),
+        ),
+        model=model_of(job.name),
+        arrivals=planned.arrivals,
+        day=planned.day,
+        clients=planned.clients,
+    )
+    priced = () if planned.clients else tuple(row.fleet for row in rows if row.fleet is not None)
+    fleets = answer.fleets if answer else priced
+    return with_money(forecast, load, fleets, budget_usd=budget_usd, api=api_price)
+
+
+def _row(
+    text: str,
+    catalog: Catalog,
+    model: EngineModel,
+    limits: Limits,
+    terms: FleetTerms,
+    *,
+    solved: tuple[Instance, float] | None = None,
+) -> ServingRow:
+    """The row of a device. solved: an instance there with its saturation rate; None (default) searches for it."""
+    device = device_of(text, catalog)
+    name, load, rate_per_s = device.cluster.name, terms.load.shape, terms.load.rate_per_s
+    try:
+        model.check(device)
+        generation = model.of(device)
+        offer, weight_bytes = terms.offer(device), model.weight_bytes(generation)
+        instance, saturation = solved or (model.instance(device, generation, load), None)
+        usd_per_hour = None if offer is None else offer.usd_per_hour
+        if terms.load.clients:
+            row = row_of_clients(
+                name,
+                instance,
+                load,
+                limits,
+                clients=terms.load.clients,
+                weight_bytes=weight_bytes,
+                usd_per_hour=usd_per_hour,
+            )
+        else:
+            row = row_of(
+                name,
+                instance,
+                load,
+                limits,
+                rate_per_s=rate_per_s,
+                weight_bytes=weight_bytes,
+                usd_per_hour=usd_per_hour,
+                saturation=saturation,
+                schedule=terms.schedule(offer, weight_bytes * device.devices),
+            )
+        launch = launch_line(
+            model.engine.name,
+            model_of(model.job.name),
+            instance.policy,
+            devices=device.devices,
+            precision=model.precision,
+            memory_share=model.engine.memory_share,
+            longest=longest_request(load.at(1.0), instance.policy, model.job.context_length),
+            weights=model.format.name if model.format else "",
+            cache=model.cache.name if model.cache else "",
+            on_cpu=device.chip.kind == "cpu",
+        )
+        energy = terms.energy(row, device, model, instance, generation)
+        row = replace(row, launch=launch, offer=price_source(offer), energy=energy)
+        return terms.with_running(row, device, offer)
+    except GpuwiseError as error:
+        if error.code in ABOUT_THE_JOB:
+            raise
+        return ServingRow(name, reason=error.what)
+
+
+def _assumed(engine: Engine, requested: ServingSettings) -> tuple[Note, ...]:
+    costs = engine.costs
+    return (
+        *(() if requested.get("prefix_hits") else (notes.no_prefix_cache(),)),
+        notes.engine_figures(
+            engine=engine.name,
+            versions=engine.versions,
+            iteration_ms=1e3 * costs.iteration_s,
+            sequence_ms=1e3 * costs.sequence_s,
+        ),
+        *((notes.kernels_one_by_one(microseconds=1e6 * costs.kernel_s),) if costs.kernel_s else ()),
+    )
