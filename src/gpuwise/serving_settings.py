@@ -31,6 +31,23 @@ class ServingSettings(TypedDict, total=False):
         str | None,
         Setting("Format of weights: fp8, fp8-block, int8, int4, nf4, mxfp4, nvfp4, or gguf-q4_k_m and others.", metavar="F"),
     ]
+    gpu_layers: Annotated[
+        str | None,
+        Setting("Layers on the card, its head included, the rest on the host (llama.cpp); auto: as many as fit.", metavar="N"),
+    ]
+    host: Annotated[str | None, Setting("Processor of the host: ryzen-5950x, or here (ryzen-7950x).", metavar="CPU")]
+    host_memory: Annotated[str | None, Setting("Memory of the host (64GiB; this machine's with here).", metavar="SIZE")]
+    draft: Annotated[
+        str | None, Setting("A smaller job that writes tokens ahead, or ngram: speculative decoding.", metavar="JOB")
+    ]
+    draft_tokens: Annotated[int | None, Setting("Tokens that the draft writes ahead (3).")]
+    acceptance: Annotated[float | None, Setting("Probability that the model accepts a token of the draft (0.7).", metavar="X")]
+    prefill_on: Annotated[
+        str | None, Setting("Devices of instances that read prompts alone; --on then writes answers.", metavar="DEVICES")
+    ]
+    network: Annotated[
+        str | None, Setting('What joins both, such as "100 Gbit Ethernet" (that of an offer).', metavar="NETWORK")
+    ]
     budget: Annotated[str | None, Setting("Most dollars a month.", metavar="USD")]
     api_price: Annotated[
         str | None,

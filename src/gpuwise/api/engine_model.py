@@ -15,6 +15,7 @@ from gpuwise.notes import serving as notes
 from gpuwise.serving.engines import Engine
 from gpuwise.serving.formats import CacheFormat, Format, stored
 from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.modes import ServingMode
 from gpuwise.serving.step_time import EngineStep
 
 if TYPE_CHECKING:
@@ -83,6 +84,14 @@ class EngineModel:
         most = policy.batched_tokens + policy.sequences
         step = EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights, most_tokens=most)
         return Instance(step, policy, self.engine.spread)
+
+    def mode(self, device: Device) -> ServingMode | None:
+        """What is special about the instance on a device; None for a model on its devices alone."""
+        return None
+
+    def launched(self, line: str, device: Device) -> str:
+        """The command of the instance on a device, from that of a model on its devices alone."""
+        return line
 
     def check(self, device: Device) -> None:
         """Raises UnsupportedError where the engine has no figures for the device."""

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Unpack
 from gpuwise.api.device_names import device_names
 from gpuwise.api.devices import device_of
 from gpuwise.api.engine_model import EngineModel
-from gpuwise.api.serving_catalog import ABOUT_THE_JOB, CatalogAnswer, CatalogInstances, answer_of_catalog
+from gpuwise.api.serving_apart import ApartPlan
+from gpuwise.api.serving_catalog import CatalogAnswer, CatalogInstances, answer_of_catalog
+from gpuwise.api.serving_modes import engine_model, without_answer
 from gpuwise.api.serving_money import offer_of, with_money
 from gpuwise.api.sources import job_of
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
@@ -55,6 +57,16 @@ def serve_plan(
             precision: of activations and cache, and of weights without a format. Default: the engine's, mostly "bf16".
             weights: format of weights, of gpuwise.serving.formats. Default: the engine's, mostly as precision.
             cache: format of keys and values, of gpuwise.serving.formats: "fp8" or "q8_0". Default: as precision.
+            gpu_layers: layers on the card, the head included, the others on the host (llama.cpp); "auto" for as many as fit.
+                All by default.
+            host: processor of the host, of the catalog, or "here". Default: this machine's for "here", else "ryzen-7950x".
+            host_memory: memory of the host, such as "128GiB". Default: this machine's for "here", else 64 GiB.
+            draft: a smaller job that writes tokens ahead, or "ngram" for a look-up in the text so far. None by default.
+            draft_tokens: tokens that the draft writes ahead. Default 3.
+            acceptance: probability that the model accepts one of them. Default 0.7; a look-up has none.
+            prefill_on: devices of instances that read prompts alone, such as "h100-sxm:2": rows in which the devices of `on`
+                write answers after them stand beside those in which they do both. None by default.
+            network: what joins both, such as "100 Gbit Ethernet". Default: that of an offer.
             budget: most dollars a month, such as "2k". None by default.
             api_price: dollars for a million tokens read and written of an API to compare with, "0.5,1.5". None by default.
 
@@ -74,9 +86,10 @@ def serve_plan(
         longest=resolved.context_length,
     )
     load = LoadShape(lengths, cached_share=_number(requested.get("prefix_hits"), 0.0))
-    format, cache = named.format_of(requested.get("weights")), named.cache_of(requested.get("cache"))
-    model = EngineModel(resolved, named, precision, format, cache)
     catalog = load_catalog()
+    model = engine_model(
+        resolved, named, precision=precision, requested=requested, catalog=catalog, named_devices=on is not None
+    )
     budget, api = requested.get("budget"), requested.get("api_price")
     budget_usd, api_price = None if budget is None else parse_usd(budget), None if api is None else parse_api_price(api)
 
@@ -96,6 +109,11 @@ def serve_plan(
         )
         answer = answer_of_catalog(instances, row_of_device, rate_per_s=rate_per_s)
     rows = answer.rows if answer else tuple(row_of_device(text) for text in device_names(on or ()))
+    prefill_on, apart_notes = requested.get("prefill_on"), tuple[Note, ...]()
+    if prefill_on is not None:
+        reads = device_of(prefill_on, catalog)
+        apart = ApartPlan(reads, requested.get("network"), catalog, model, load, limits, rate_per_s)
+        rows, apart_notes = (*rows, *map(apart.row, device_names(on or ()))), apart.notes
     if all(row.replicas == 0 for row in rows):
         raise UnsupportedError(
             f"none of these devices serves {resolved.name}: " + "; ".join(f"{row.device}: {row.reason}" for row in rows[:3]),
@@ -108,7 +126,7 @@ def serve_plan(
         job=resolved.name,
         engine=named.name,
         precision=precision,
-        weights=format.name if format else precision,
+        weights=model.format.name if model.format else precision,
         rate_per_s=rate_per_s,
         lengths={"input_tokens": lengths.input_tokens, "output_tokens": lengths.output_tokens, "spread": spread},
         limits=limits,
@@ -116,6 +134,7 @@ def serve_plan(
         assumption_notes=(
             *_assumed(named, requested, spread=spread),
             *model.notes,
+            *apart_notes,
             *(answer.notes if answer else ()),
         ),
         model=model_of(resolved.name),
@@ -187,11 +206,9 @@ def _row(
             cache=model.cache.name if model.cache else "",
             on_cpu=device.chip.kind == "cpu",
         )
-        return replace(row, launch=launch, offer=offer_of(device))
+        return replace(row, launch=model.launched(launch, device), offer=offer_of(device), mode=model.mode(device))
     except GpuwiseError as error:
-        if error.code in ABOUT_THE_JOB:
-            raise
-        return ServingRow(name, reason=error.what)
+        return without_answer(name, error)
 
 
 def _assumed(engine: Engine, requested: ServingSettings, *, spread: float) -> tuple[Note, ...]:

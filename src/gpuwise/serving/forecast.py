@@ -10,9 +10,11 @@ import numpy as np
 
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
+from gpuwise.serving.apart import PromptsApart
 from gpuwise.serving.api_price import ApiBreakEven, ApiPrice
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet, RateRange
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
+from gpuwise.serving.modes import ServingMode
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.served import Served
 from gpuwise.units import format_duration
@@ -42,6 +44,7 @@ class ServingRow:
         over_budget: whether it costs more than the user's budget, or has no price to compare with it.
         break_even: the rates at which it is cheaper than the user's API; None where it is at no rate, and without an API.
         launch: the command that starts an instance, "" where none is known.
+        mode: what is special about it, such as layers on the host; None (default) for a model on its devices.
         reason: why there is no answer, or "".
     """
 
@@ -63,6 +66,7 @@ class ServingRow:
     over_budget: bool = False
     break_even: ApiBreakEven | None = None
     launch: str = ""
+    mode: ServingMode | None = None
     reason: str = ""
 
     @property
@@ -72,8 +76,8 @@ class ServingRow:
 
     @property
     def fleet(self) -> Fleet | None:
-        """Its instances at any rate; None without a price or an answer."""
-        if self.usd_per_hour is None or not self.replicas:
+        """Its instances at any rate; None without a price or an answer, and where two kinds of instance serve."""
+        if self.usd_per_hour is None or not self.replicas or isinstance(self.mode, PromptsApart):
             return None
         return Fleet(self.device, self.usd_per_hour / self.replicas, self.takes)
 
