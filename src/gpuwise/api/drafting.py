@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwise.api.devices import Device
 from gpuwise.api.engine_model import EngineModel
 from gpuwise.api.sources import job_of
 from gpuwise.cost.memory.device import outside_bytes
 from gpuwise.cost.parameters import parameters
-from gpuwise.errors import InputError, JobError
+from gpuwise.errors import InputError, JobError, UnsupportedError
 from gpuwise.notes import Note
 from gpuwise.notes import serving_modes as notes
 from gpuwise.serving.drafted import Drafted
@@ -23,6 +23,7 @@ from gpuwise.serving.speculative import Speculation, SpeculativeInstance, Specul
 from gpuwise.serving.step_time import EngineStep
 
 if TYPE_CHECKING:
+    from gpuwise.api.engine_model import ModelArguments
     from gpuwise.serving.generation import Generation
 
 UNKNOWN_DRAFT = "DRAFT"  # in a launch line, where the user must know it
@@ -74,7 +75,7 @@ class DraftedModel(EngineModel):
     Raises JobError, or InputError where the draft cannot generate.
     """
 
-    def __init__(self, settings: DraftSettings, *arguments: Any) -> None:
+    def __init__(self, settings: DraftSettings, *arguments: *ModelArguments) -> None:
         super().__init__(*arguments)
         self._settings = settings
         self._modes: dict[str, Drafted] = {}
@@ -94,6 +95,12 @@ class DraftedModel(EngineModel):
             notes.drafted(draft_tokens=speculation.draft_tokens, mean=speculation.stride),
             *((assumed,) if self._settings.is_assumed else ()),
         )
+
+    def check(self, device: Device) -> None:
+        """Raises UnsupportedError where the draft has no figures."""
+        super().check(device)
+        if device.machines > 1:
+            raise UnsupportedError("a draft of a model across machines has no figures yet")
 
     def mode(self, device: Device) -> Drafted | None:
         """What the draft does on a device whose instance was made."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.engine_model import ASSUMED_BYTES, EngineModel
@@ -20,10 +20,11 @@ from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.launch import rounded_request
 from gpuwise.serving.launch_modes import with_host_layers
 from gpuwise.serving.policy import BatchingPolicy
-from gpuwise.serving.split_layers import COPIED_FROM, HostSplit, LayerBytes, SplitStep, split_of
+from gpuwise.serving.split_layers import BESIDE_A_CARD, COPIED_FROM, HostSplit, LayerBytes, SplitStep, split_of
 from gpuwise.serving.step_time import EngineStep
 
 if TYPE_CHECKING:
+    from gpuwise.api.engine_model import ModelArguments
     from gpuwise.serving.generation import Generation
 
 ENGINE = "llama.cpp"
@@ -65,7 +66,7 @@ class HostedModel(EngineModel):
     Raises InputError where the engine does not split layers, or the host is no processor.
     """
 
-    def __init__(self, requested: HostLayers, catalog: Catalog, *arguments: Any) -> None:
+    def __init__(self, requested: HostLayers, catalog: Catalog, *arguments: *ModelArguments) -> None:
         super().__init__(*arguments)
         if self.engine.name != ENGINE:
             raise InputError(
@@ -81,7 +82,7 @@ class HostedModel(EngineModel):
     @property
     def notes(self) -> tuple[Note, ...]:
         """Also what is assumed of the host."""
-        split = (notes.layers_on_host(tokens=COPIED_FROM),) if self._splits else ()
+        split = (notes.layers_on_host(tokens=COPIED_FROM, slowdown=BESIDE_A_CARD),) if self._splits else ()
         return (*super().notes, *self._assumed.values(), *split)
 
     def mode(self, device: Device) -> HostSplit | None:

@@ -190,7 +190,7 @@ def _row(
             load,
             limits,
             rate_per_s=rate_per_s,
-            weight_bytes=model.weight_bytes(generation),
+            weight_bytes=model.weight_bytes(device, generation),
             usd_per_hour=device.usd_per_hour,
             saturation=saturation,
         )
@@ -198,7 +198,7 @@ def _row(
             model.engine.name,
             model_of(model.job.name),
             instance.policy,
-            devices=device.devices,
+            devices=device.count,
             precision=model.precision,
             memory_share=model.engine.memory_share,
             longest=longest_request(load.at(rate_per_s), instance.policy, model.job.context_length),

@@ -120,7 +120,7 @@ class ApartPlan:
             share_within=limits.share_of(outcomes[0]),
             load=self.rate_per_s / (instances.writers * rates[1]),
             cache_tokens=writes.instance.policy.cache_tokens,
-            weight_bytes=self.model.weight_bytes(writes.generation),
+            weight_bytes=self.model.weight_bytes(writes.device, writes.generation),
             usd_per_hour=usd,
             usd_per_million_output=None if usd_per_request is None else 1e6 * usd_per_request / written,
             usd_per_million_tokens=None if usd_per_request is None else 1e6 * usd_per_request / tokens,
@@ -141,6 +141,8 @@ class ApartPlan:
 
     def _kind(self, device: Device) -> Kind:
         self.model.check(device)
+        if device.machines > 1:
+            raise UnsupportedError("instances across machines that only read or only write have no figures yet")
         generation = self.model.of(device)
         return Kind(device, generation, self.model.instance(device, generation, self.load))
 

@@ -12,11 +12,11 @@ def assumed_host(*, host: str, gib: int) -> str:
 
 
 @kind_of_note(flag="--gpu-layers")
-def layers_on_host(*, tokens: int) -> str:
-    """How layers on the host run. tokens: from which their weights are copied to the card."""
+def layers_on_host(*, tokens: int, slowdown: float) -> str:
+    """How layers on the host run. tokens: from which their weights are copied to the card. slowdown: of the processor."""
     return (
-        f"passes over fewer than {tokens} tokens compute layers on the host with its processor, longer ones copy their "
-        "weights over the link; layers count as equal"
+        f"passes over fewer than {tokens} tokens compute layers on the host with its processor, which takes {slowdown:g} times "
+        "as long as without a card (measured on one machine); longer ones copy their weights over the link"
     )
 
 

@@ -52,3 +52,14 @@ def apart(line: str, engine: str, *, reads: bool) -> str:
     # https://docs.vllm.ai/en/latest/features/nixl_connector_usage/
     config = {"kv_connector": "NixlConnector", "kv_role": "kv_producer" if reads else "kv_consumer"}
     return f"{line} --kv-transfer-config {shlex.quote(json.dumps(config))}"
+
+
+def across_machines(line: str, *, machines: int) -> str:
+    """The line of an instance on several machines; "" for an engine whose flags are not known."""
+    words = shlex.split(line)
+    if "--tensor-parallel-size" in words:
+        # https://docs.vllm.ai/en/latest/serving/parallelism_scaling/: the machines are a Ray cluster, the line runs on one.
+        tokens = words.index("--max-num-batched-tokens") + 1  # of one of the batches under way, one a machine
+        words[tokens] = str(int(words[tokens]) // machines)
+        return f"{shlex.join(words)} --pipeline-parallel-size {machines} --distributed-executor-backend ray"
+    return ""
