@@ -1,4 +1,4 @@
-"""Speculative decoding against published runs of vLLM before 1.0, with the acceptance of one of them.
+"""Speculative decoding against published runs of vLLM 0.4 to 0.6, with the acceptance of one of them.
 
     python -m benchmarks.serving.speculative --reference FOLDER [--write]
 

@@ -32,7 +32,7 @@ ACCEPTANCE = 0.7
 # distilgpt2 before gpt2-medium 0.64, before gpt2-large 0.71: hurjun/speculative-decoding-lab (2026). Llama 3.2 3B before
 # 3.3 70B 0.72: a user's log of vLLM (Nexusflow/Athene-V2-Chat, discussion 6, 2024).
 ACCEPTANCE_SOURCE = "0.64 to 0.72 were measured with GPT-2 and Llama 3"
-# vLLM before 1.0 checks each drafted token as a sequence of its own: vllm/spec_decode/batch_expansion.py of 0.4 to 0.6.
+# vLLM 0.4 to 0.6 (V0) checks each drafted token as a sequence of its own: vllm/spec_decode/batch_expansion.py.
 EXPANDS = ("vllm-2024",)
 # Vocabularies that differ by padding: SPEC_VOCAB_MAX_SIZE_DIFFERENCE in common/speculative.cpp of llama.cpp.
 MOST_PADDING = {"llama.cpp": 128}
