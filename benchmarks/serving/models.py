@@ -59,6 +59,7 @@ def _qwen3(hidden: int, layers: int, heads: int, intermediate: int, *, tied: boo
 CONFIGS: dict[str, dict[str, object]] = {
     "llama-3-8b": {**_LLAMA, "vocab_size": 128_256},
     "llama-2-7b": {**_LLAMA, "vocab_size": 32_000, "num_key_value_heads": 32, "intermediate_size": 11_008},
+    "llama-68m": {**_LLAMA, **_sizes(768, 2, 12, 3072, keys=12), "vocab_size": 32_000},
     "mistral-7b": {**_LLAMA, "vocab_size": 32_000},
     "qwen3-32b": _qwen3(5120, 64, 64, 25_600, tied=False),
     "llama-3-70b": {**_LLAMA, **_sizes(8192, 80, 64, 28_672), "vocab_size": 128_256},
@@ -72,6 +73,9 @@ CONFIGS: dict[str, dict[str, object]] = {
     "qwen3-0.6b": _qwen3(1024, 28, 16, 3072),
     "qwen3-4b": _qwen3(2560, 36, 32, 9728),
     "qwen3-14b": _qwen3(5120, 40, 40, 17_408, tied=False),
+    "qwen2.5-14b": {**_QWEN2, **_sizes(5120, 48, 40, 13_824), "vocab_size": 152_064, "tie_word_embeddings": False},
+    "phi-4": {**_LLAMA, **_sizes(5120, 40, 40, 17_920, keys=10), "vocab_size": 100_352},
+    "mistral-small-24b": {**_LLAMA, **_sizes(5120, 40, 32, 32_768), "head_dim": 128, "vocab_size": 131_072},
 }
 
 

@@ -48,7 +48,29 @@ class ForwardSettings(JobSizes, total=False):
     compile: Annotated[bool | None, Setting("Forward passes under torch.compile.")]
 
 
-class ServingSettings(ArrivalSettings, ForwardSettings, total=False):
+class ModeSettings(TypedDict, total=False):
+    """Ways in which `serve_plan` serves a model beside that of a model on its devices."""
+
+    gpu_layers: Annotated[
+        str | None,
+        Setting("Layers on the card, its head included, the rest on the host (llama.cpp); auto: as many as fit.", metavar="N"),
+    ]
+    host: Annotated[str | None, Setting("Processor of the host: ryzen-5950x, or here (ryzen-7950x).", metavar="CPU")]
+    host_memory: Annotated[str | None, Setting("Memory of the host (64GiB; this machine's with here).", metavar="SIZE")]
+    draft: Annotated[
+        str | None, Setting("A smaller job that writes tokens ahead, or ngram: speculative decoding.", metavar="JOB")
+    ]
+    draft_tokens: Annotated[int | None, Setting("Tokens that the draft writes ahead (3).")]
+    acceptance: Annotated[float | None, Setting("Probability that the model accepts a token of the draft (0.7).", metavar="X")]
+    prefill_on: Annotated[
+        str | None, Setting("Devices of instances that read prompts alone; --on then writes answers.", metavar="DEVICES")
+    ]
+    network: Annotated[
+        str | None, Setting('What joins both, such as "100 Gbit Ethernet" (that of an offer).', metavar="NETWORK")
+    ]
+
+
+class ServingSettings(ArrivalSettings, ModeSettings, ForwardSettings, total=False):
     """What `serve_plan` takes beside the job, the devices and the rate."""
 
     slo: Annotated[

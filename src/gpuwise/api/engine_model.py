@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwise.api.devices import Device
+from gpuwise.api.pipelining import AcrossMachines
 from gpuwise.cost.memory.device import outside_bytes
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rates import precisions_of
@@ -15,11 +16,15 @@ from gpuwise.notes import serving as notes
 from gpuwise.serving.engines import Engine
 from gpuwise.serving.formats import CacheFormat, Format, stored
 from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.launch_modes import across_machines
+from gpuwise.serving.modes import ServingMode
 from gpuwise.serving.step_time import EngineStep
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
     from gpuwise.serving.generation import Generation
+
+    ModelArguments = tuple[Job, Engine, str, Format | None, CacheFormat | None]  # of EngineModel
 
 EXPERTS = "experts"  # the name that models of Hugging Face and ours give the list of experts
 PRECISION_BYTES = {"fp16": 2, "bf16": 2}
@@ -53,25 +58,30 @@ class EngineModel:
         )
 
     def of(self, device: Device) -> Generation:
-        """How the model generates on one device, recorded once for each kind and number of devices that share its layers."""
+        """How the model generates on one device, recorded once for each kind and number of devices that share a layer."""
         from gpuwise.tracing.generation import record_generation
 
         precision = self._recorded_in(device.chip)
-        key = device.target, device.devices, precision
+        key = device.target, device.count, precision
         if key not in self._kept:
             recorded = record_generation(
-                self.job, precision=precision, tp=device.devices, target=device.target, longest=self.job.context_length
+                self.job, precision=precision, tp=device.count, target=device.target, longest=self.job.context_length
             )
             cache_bytes = self.cache.element_bytes if self.cache else PRECISION_BYTES.get(self.precision, 4)
             self._kept[key] = recorded.cached_in(cache_bytes)
         return self._kept[key]
 
-    def weight_bytes(self, generation: Generation) -> int:
+    def weight_bytes(self, device: Device, generation: Generation) -> int:
         """Bytes of the weights on one device."""
+        if device.machines > 1:
+            return AcrossMachines(device, generation, self.engine, self.format).weight_bytes
         return stored(generation, self.format).bytes
 
     def instance(self, device: Device, generation: Generation, load: LoadShape) -> Instance:
         """An instance of the model on a device; raises InputError where it does not fit."""
+        if device.machines > 1:
+            across = AcrossMachines(device, generation, self.engine, self.format)
+            return across.instance(load, capacity_bytes=self._capacity_bytes(device))
         weights = stored(generation, self.format)
         policy = self.engine.policy(
             generation,
@@ -84,12 +94,20 @@ class EngineModel:
         step = EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights, most_tokens=most)
         return Instance(step, policy, self.engine.spread)
 
+    def mode(self, device: Device) -> ServingMode | None:
+        """What is special about the instance on a device; None for a model on its devices alone."""
+        if device.machines > 1:
+            return AcrossMachines(device, self.of(device), self.engine, self.format).mode
+        return None
+
+    def launched(self, line: str, device: Device) -> str:
+        """The command of the instance on a device, from that of a model on its devices alone."""
+        return across_machines(line, machines=device.machines) if device.machines > 1 else line
+
     def check(self, device: Device) -> None:
         """Raises UnsupportedError where the engine has no figures for the device."""
         if device.chip.kind == "cpu" and not self.engine.on_cpus:
             raise UnsupportedError(f"iterations of {self.engine.name} on a CPU have no figures yet")
-        if device.machines > 1:
-            raise UnsupportedError("an instance across machines has no figures yet")
         if self._recorded_in(device.chip) not in precisions_of(device.chip):
             raise UnsupportedError(f"{device.chip.id} does not compute in {self.precision}")
         if device.cluster.capacity_bytes is None and device.chip.kind != "cpu":

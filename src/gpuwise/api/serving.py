@@ -55,6 +55,16 @@ def serve_plan(
             autoscale: whether the number of instances follows the hours of the day. Default False.
             scale_to_zero: whether to look at stopping idle instances; `idle` is how long they are idle before ("10min").
             spot: whether to take spot offers, with instances to spare. Default False.
+            gpu_layers: layers on the card, the head included, the others on the host (llama.cpp); "auto" for as many as fit.
+                All by default.
+            host: processor of the host, of the catalog, or "here". Default: this machine's for "here", else "ryzen-7950x".
+            host_memory: memory of the host, such as "128GiB". Default: this machine's for "here", else 64 GiB.
+            draft: a smaller job that writes tokens ahead, or "ngram" for a look-up in the text so far. None by default.
+            draft_tokens: tokens that the draft writes ahead. Default 3.
+            acceptance: probability that the model accepts one of them. Default 0.7; a look-up has none.
+            prefill_on: devices of instances that read prompts alone, such as "h100-sxm:2": rows in which the devices of `on`
+                write answers after them stand beside those in which they do both. None by default.
+            network: what joins both, such as "100 Gbit Ethernet". Default: that of an offer.
 
             Of forward passes:
             batch: most requests of a pass. None (default) takes the one of 1, 2, 4 to 256 that serves most.

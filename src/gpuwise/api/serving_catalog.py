@@ -66,7 +66,7 @@ class CatalogInstances:
         recorded: how the model generates on one such device.
         instance: an instance of a generation on a device; raises InputError where it does not fit.
         terms: of the offers; on demand by default.
-        schedule: when how many instances of an offer run, from it and the generation on one device; constant by default.
+        schedule: when how many instances of a device run under an offer; constant by default.
 
     Attributes:
         instances: by device; those of one device, and those whose queue was simulated.
@@ -80,7 +80,7 @@ class CatalogInstances:
     recorded: Callable[[Device], Generation]
     instance: Callable[[Device, Generation], Instance]
     terms: str = "on-demand"
-    schedule: Callable[[Offer, Generation], FleetSchedule] = lambda offer, generation: CONSTANT
+    schedule: Callable[[Device, Offer], FleetSchedule] = lambda device, offer: CONSTANT
     instances: dict[str, Instance] = field(default_factory=dict, init=False)
     _left_out: dict[str, list[str]] = field(default_factory=dict, init=False)
 
@@ -141,7 +141,7 @@ class CatalogInstances:
             if not rate:
                 self._left_out["slow"].append(name)
                 continue
-            schedule = self.schedule(offer, self.recorded(alone))
+            schedule = self.schedule(alone, offer)
             chained.append(Contender(name, offer.usd_per_hour, rate, partial(self._narrower, name), schedule=schedule))
         for smaller, larger in zip(chained, chained[BEGIN_WITH:], strict=False):
             smaller.larger = larger

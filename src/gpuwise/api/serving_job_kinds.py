@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwise.errors import InputError
-from gpuwise.serving_settings import ArrivalSettings, ForwardSettings, ServingSettings
+from gpuwise.serving_settings import ArrivalSettings, ForwardSettings, ModeSettings, ServingSettings
 from gpuwise.step_settings import flag_of, settings_of
 from gpuwise.units import parse_duration
 
@@ -18,7 +18,7 @@ _OF_TEXT = {
     "weights": "--precision, the number formats of a pass",
     "cache": "--precision, the number formats of a pass",
     "api_price": "--budget, dollars a month",
-    **dict.fromkeys(settings_of(ArrivalSettings), ""),
+    **dict.fromkeys((*settings_of(ArrivalSettings), *settings_of(ModeSettings)), ""),
 }
 # Settings of forward passes, by what jobs that write text have in their place.
 _OF_PASSES = {

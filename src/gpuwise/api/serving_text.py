@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from gpuwise.api.device_names import device_names
 from gpuwise.api.devices import device_of
 from gpuwise.api.engine_model import EngineModel
+from gpuwise.api.serving_apart import ApartPlan
 from gpuwise.api.serving_arrivals import planned_load
-from gpuwise.api.serving_catalog import ABOUT_THE_JOB, CatalogAnswer, CatalogInstances, answer_of_catalog
+from gpuwise.api.serving_catalog import CatalogAnswer, CatalogInstances, answer_of_catalog
 from gpuwise.api.serving_job_kinds import check_writes_text
+from gpuwise.api.serving_modes import engine_model, without_answer
 from gpuwise.api.serving_money import price_source, with_money
 from gpuwise.api.serving_terms import FleetTerms
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
@@ -50,8 +52,7 @@ def text_plan(
     precision = requested.get("precision") or named.precision
     planned = planned_load(requested, rate=rate, longest=job.context_length)
     rate_per_s, load = planned.rate_per_s, planned.shape
-    format, cache = named.format_of(requested.get("weights")), named.cache_of(requested.get("cache"))
-    model = EngineModel(job, named, precision, format, cache)
+    model = engine_model(job, named, precision=precision, requested=requested, catalog=catalog, named_devices=on is not None)
     terms = FleetTerms.of(requested, catalog=catalog, load=planned)
     budget, api = requested.get("budget"), requested.get("api_price")
     budget_usd, api_price = None if budget is None else parse_usd(budget), None if api is None else parse_api_price(api)
@@ -72,10 +73,15 @@ def text_plan(
             recorded=model.of,
             instance=lambda device, generation: model.instance(device, generation, load),
             terms=terms.terms,
-            schedule=lambda offer, generation: terms.schedule(offer, model.weight_bytes(generation)),
+            schedule=lambda device, offer: terms.schedule(offer, model.weight_bytes(device, model.of(device)) * device.devices),
         )
         answer = answer_of_catalog(instances, row_of_device, rate_per_s=rate_per_s)
     rows = answer.rows if answer else tuple(row_of_device(text) for text in device_names(on or ()))
+    prefill_on, apart_notes = requested.get("prefill_on"), tuple[Note, ...]()
+    if prefill_on is not None:
+        reads = device_of(prefill_on, catalog)
+        apart = ApartPlan(reads, requested.get("network"), catalog, model, load, limits, rate_per_s)
+        rows, apart_notes = (*rows, *map(apart.row, device_names(on or ()))), apart.notes
     if all(row.replicas == 0 for row in rows):
         raise UnsupportedError(
             f"none of these devices serves {job.name}: " + "; ".join(f"{row.device}: {row.reason}" for row in rows[:3]),
@@ -89,7 +95,7 @@ def text_plan(
         job=job.name,
         engine=named.name,
         precision=precision,
-        weights=format.name if format else precision,
+        weights=model.format.name if model.format else precision,
         rate_per_s=rows[0].reached_per_s or rate_per_s,
         lengths=planned.lengths,
         limits=limits,
@@ -99,6 +105,7 @@ def text_plan(
             *_assumed(named, requested),
             *terms.notes,
             *model.notes,
+            *apart_notes,
             *(answer.notes if answer else ()),
         ),
         model=model_of(job.name),
@@ -126,7 +133,7 @@ def _row(
     try:
         model.check(device)
         generation = model.of(device)
-        offer, weight_bytes = terms.offer(device), model.weight_bytes(generation)
+        offer, weight_bytes = terms.offer(device), model.weight_bytes(device, generation)
         instance, saturation = solved or (model.instance(device, generation, load), None)
         usd_per_hour = None if offer is None else offer.usd_per_hour
         if terms.load.clients:
@@ -155,7 +162,7 @@ def _row(
             model.engine.name,
             model_of(model.job.name),
             instance.policy,
-            devices=device.devices,
+            devices=device.count,
             precision=model.precision,
             memory_share=model.engine.memory_share,
             longest=longest_request(load.at(1.0), instance.policy, model.job.context_length),
@@ -163,13 +170,12 @@ def _row(
             cache=model.cache.name if model.cache else "",
             on_cpu=device.chip.kind == "cpu",
         )
-        energy = terms.energy(row, device, model, instance, generation)
-        row = replace(row, launch=launch, offer=price_source(offer), energy=energy)
+        mode = model.mode(device)
+        energy = None if mode else terms.energy(row, device, model, instance, generation)
+        row = replace(row, launch=model.launched(launch, device), offer=price_source(offer), energy=energy, mode=mode)
         return terms.with_running(row, device, offer)
     except GpuwiseError as error:
-        if error.code in ABOUT_THE_JOB:
-            raise
-        return ServingRow(name, reason=error.what)
+        return without_answer(name, error)
 
 
 def _assumed(engine: Engine, requested: ServingSettings) -> tuple[Note, ...]:

@@ -36,6 +36,7 @@ def serving_report(forecast: ServingForecast) -> Group:
         *choice_parts(forecast),
         *running_parts(forecast),
     ]
+    parts += notes("how they serve", [f"{row.device}: {row.mode.words}" for row in served if row.mode is not None])
     parts += notes("no answer", [f"{row.device}: {row.reason}" for row in forecast.rows if not row.replicas])
     parts += notes("assumed", forecast.assumptions)
     return Group(*parts)

@@ -177,8 +177,10 @@ class _Engine:
                 chunks.append((sequence, new))
         while self.waiting and not preempted and tokens > 0 and len(self.running) < self.policy.sequences:
             sequence = self.waiting[0]
-            cached = self.cached[sequence.index]
-            sequence.computed, sequence.shared_blocks = cached, cached // self.policy.block_tokens
+            # A sequence that was preempted has lost what it brought.
+            cached = 0 if self.policy.brought and sequence.written else self.cached[sequence.index]
+            shared = 0 if self.policy.brought else cached // self.policy.block_tokens
+            sequence.computed, sequence.shared_blocks = cached, shared
             new = sequence.to_read - cached
             if new > tokens and not chunked and chunks:
                 break

@@ -79,6 +79,11 @@ class Engine:
             raise InputError(f"{self.name} has no cache in {name}.", [f"--engine {cache.engines[0]}", "no --cache"])
         return cache
 
+    def beside_bytes(self, generation: Generation, *, outside_bytes: int, logits: int) -> int:
+        """Memory that an instance takes beside weights and cache. logits: tokens of an iteration that get some."""
+        activations = generation.activation_bytes_per_token * self.batched_tokens
+        return activations + GRAPHS_BYTES + outside_bytes + logits * generation.vocabulary * LOGIT_BYTES
+
     def policy(
         self,
         generation: Generation,
@@ -103,8 +108,7 @@ class Engine:
         Raises InputError where the weights, or one request, do not fit.
         """
         sequences = sequences or self.sequences
-        beside = generation.activation_bytes_per_token * self.batched_tokens + GRAPHS_BYTES + outside_bytes
-        beside += sequences * generation.vocabulary * LOGIT_BYTES
+        beside = self.beside_bytes(generation, outside_bytes=outside_bytes, logits=sequences)
         weight_bytes = generation.weight_bytes if weight_bytes is None else weight_bytes
         free = int(self.memory_share * capacity_bytes) - weight_bytes - beside
         needed = generation.cache_bytes(longest)

@@ -12,7 +12,7 @@ from math import ceil
 from gpuwise.errors import unknown_name
 from gpuwise.serving import ggml
 from gpuwise.serving.generation import Generation
-from gpuwise.serving.weights import HEAD, PRODUCT, Weights
+from gpuwise.serving.weights import EMBEDDING, HEAD, PRODUCT, Weights
 
 GGUF = "gguf-"  # prefix of the mixes of GGUF files: gguf-q4_k_m
 _PER_ROW = -1  # a scale for each row
@@ -95,8 +95,7 @@ def stored(generation: Generation, format: Format | None) -> StoredWeights:
     """The weights of a recorded model in a format; None: as recorded."""
     if format is None:
         return StoredWeights(generation.weight_bytes)
-    model = ggml.ModelShape.of(generation.weights, layers=sum(each.layers for each in generation.attention))
-    sizes = [(each, _bytes(each, format, model)) for each in generation.weights]
+    sizes = _sizes(generation, format)
     heads = [(each, size) for each, size in sizes if each.role == HEAD or each.tied]
     products = [(each, size) for each, size in sizes if each.role == PRODUCT]
     return StoredWeights(
@@ -106,6 +105,23 @@ def stored(generation: Generation, format: Format | None) -> StoredWeights:
         arithmetic=format.arithmetic,
         reading_arithmetic=format.reading_arithmetic,
     )
+
+
+def stored_parts(generation: Generation, format: Format | None) -> tuple[int, int, int]:
+    """Bytes of the embeddings, of the head, and of all else in a format; None: as recorded. A head that shares its matrix with
+    the embedding counts in both."""
+    sizes = _sizes(generation, format)
+    embedding, head = (sum(size for each, size in sizes if each.role == role) for role in (EMBEDDING, HEAD))
+    rest = sum(size for _, size in sizes) - embedding - head
+    return embedding, head + sum(size for each, size in sizes if each.tied and each.role != HEAD), rest
+
+
+def _sizes(generation: Generation, format: Format | None) -> list[tuple[Weights, int]]:
+    """Each of the weights with its bytes."""
+    if format is None:
+        return [(each, each.bytes) for each in generation.weights]
+    model = ggml.ModelShape.of(generation.weights, layers=sum(each.layers for each in generation.attention))
+    return [(each, _bytes(each, format, model)) for each in generation.weights]
 
 
 def _mean(sizes: Sequence[tuple[Weights, int]]) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuwise.cost.forecast import Interval
 from gpuwise.serving.arrivals import bursty
-from gpuwise.serving.continuous import IterationTime, serve
+from gpuwise.serving.continuous import IterationTime, StopServing, serve
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests, requests
@@ -52,7 +52,13 @@ class Instance:
 
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
         """The outcome of a load, where every iteration takes `factor` times its forecast."""
-        return serve(load, self.iteration_s if factor == 1 else _scaled(self.iteration_s, factor), self.policy)
+        return self.run(load, self.iteration_s if factor == 1 else _scaled(self.iteration_s, factor))
+
+    def run(
+        self, load: Requests, iteration_s: IterationTime, *, stop: StopServing | None = None, concurrency: int | None = None
+    ) -> Served:
+        """The outcome of a load with these times of iterations. stop, concurrency: as for gpuwise.serving.continuous.serve."""
+        return serve(load, iteration_s, self.policy, stop=stop, concurrency=concurrency)
 
     def served_to(self, clients: int, loads: LoadShape, *, count: int | None = None, factor: float = 1.0) -> Served:
         """The outcome of a closed loop: each client sends its next request as soon as it has the answer to the last one.
@@ -61,7 +67,7 @@ class Instance:
         """
         load = loads.at(1.0, count=count or clients * A_CLIENT).all_at_once()  # the arrivals are those that clients make
         iteration_s = self.iteration_s if factor == 1 else _scaled(self.iteration_s, factor)
-        return serve(load, iteration_s, self.policy, concurrency=clients)
+        return self.run(load, iteration_s, concurrency=clients)
 
     def outcomes(self, load: Requests) -> tuple[Served, Served, Served]:
         """The outcome of a load as forecast, and with iterations as much faster and slower as their spread says: waiting grows
@@ -88,7 +94,7 @@ class Instance:
 
         def served_at(rate: float) -> Served:
             load = loads.at(rate)
-            return steady(serve(load, self.iteration_s, self.policy, stop=TooMany(limits, load, _warm(load))))
+            return steady(self.run(load, self.iteration_s, stop=TooMany(limits, load, _warm(load))))
 
         yield from narrowing(served_at, limits, start=capacity, highest=capacity)
 

@@ -39,9 +39,14 @@ def model_of(job: str) -> str:
 
 def longest_request(load: Requests, policy: BatchingPolicy, context: int | None) -> int:
     """Tokens of the longest request to allow: the longest simulated one, at most what the cache and the model hold."""
+    return min(rounded_request(load, context), policy.cache_tokens)
+
+
+def rounded_request(load: Requests, context: int | None) -> int:
+    """Tokens of the longest simulated request, rounded up; at most what the model takes."""
     longest = int((load.input_tokens + load.output_tokens).max())
     rounded = -(-longest // LENGTH_STEP) * LENGTH_STEP
-    return min(rounded, policy.cache_tokens, *(() if context is None else (context,)))
+    return rounded if context is None else min(rounded, context)
 
 
 def launch_line(

@@ -19,6 +19,8 @@ class BatchingPolicy:
         chunked: whether an iteration mixes a part of a prompt with decoding (the default). If False, waiting prompts run
             first, whole and alone, and decoding waits for them.
         queue: most requests that wait; one more is turned away. None (default) for no limit.
+        brought: whether cached tokens of a prompt come with the request and take memory of its own, as where another instance
+            read the prompt. If False (the default), they are in the prefix cache, which many requests share.
     """
 
     batched_tokens: int
@@ -27,6 +29,7 @@ class BatchingPolicy:
     block_tokens: int = 16
     chunked: bool = True
     queue: int | None = None
+    brought: bool = False
 
     def __post_init__(self) -> None:
         if min(self.batched_tokens, self.sequences, self.block_tokens) < 1:

@@ -8,6 +8,7 @@ from math import isfinite
 
 import numpy as np
 
+from gpuwise.serving.apart import PromptsApart
 from gpuwise.serving.api_price import ApiBreakEven
 from gpuwise.serving.cold_start import ColdStart
 from gpuwise.serving.energy import EnergyUse
@@ -15,6 +16,7 @@ from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet
 from gpuwise.serving.forward_instance import BatchedPass, ForwardInstance
 from gpuwise.serving.idle import ScaledToZero
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
+from gpuwise.serving.modes import ServingMode
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.schedule import CONSTANT, FleetSchedule
@@ -56,6 +58,7 @@ class ServingRow:
         spot: what it takes that instances are taken away; None for offers on demand.
         energy: of the devices of one instance at this load; None where their power is unknown.
         launch: the command that starts an instance, "" where none is known.
+        mode: what is special about it, such as layers on the host; None (default) for a model on its devices.
         reason: why there is no answer, or "".
         forward: how forward passes run, of a model without a cache; None (default) of one that generates.
     """
@@ -87,6 +90,7 @@ class ServingRow:
     spot: SpotFleet | None = None
     energy: EnergyUse | None = None
     launch: str = ""
+    mode: ServingMode | None = None
     reason: str = ""
     forward: BatchedPass | None = None
 
@@ -97,8 +101,8 @@ class ServingRow:
 
     @property
     def fleet(self) -> Fleet | None:
-        """Its instances at any rate; None without a price or an answer."""
-        if self.usd_per_instance_hour is None or not self.replicas:
+        """Its instances at any rate; None without a price or an answer, and where two kinds of instance serve."""
+        if self.usd_per_instance_hour is None or not self.replicas or isinstance(self.mode, PromptsApart):
             return None
         return Fleet(self.device, self.usd_per_instance_hour, self.takes, self.schedule)
 
@@ -160,7 +164,9 @@ def row_of(
     return with_price(row, fleet.usd_per_hour_at(rate_per_s), at_rate, rate_per_s=rate_per_s)
 
 
-def row_alone(device: str, instance: Instance, load: LoadShape, limits: Limits, *, weight_bytes: int) -> ServingRow:
+def row_alone(
+    device: str, instance: Instance | ForwardInstance, load: LoadShape, limits: Limits, *, weight_bytes: int
+) -> ServingRow:
     """The row of a device that serves nobody, with the reason: what one request alone takes."""
     alone = instance.alone(load)
     return ServingRow(

@@ -59,7 +59,7 @@ class EngineStep:
         )
         self._most = most_tokens
         self._tokens, self._head = _Table(self._tokens_s, most_tokens), _Table(self._head_s, most_tokens)
-        self._decoding: dict[int, _Table] = {}
+        self._decoding: dict[tuple[int, int], _Table] = {}
         self._reading: dict[int, _Table] = {}
 
     def with_costs(self, costs: EngineCosts) -> EngineStep:
@@ -80,13 +80,27 @@ class EngineStep:
 
     def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float:
         """Seconds of an iteration. Arguments as for IterationTime."""
-        tokens = sequences + sum(new for new, _ in chunks)
         users = sequences + len(chunks)
-        seconds = self.costs.iteration_s + self.costs.sequence_s * users + self._tokens(tokens) + self._head(users)
+        return self.engine_s(users) + self.head_s(users) + self.layers_s(chunks, sequences, past_tokens)
+
+    def engine_s(self, users: int) -> float:
+        """Seconds that the engine adds to an iteration of so many sequences."""
+        return self.costs.iteration_s + self.costs.sequence_s * users
+
+    def head_s(self, rows: int) -> float:
+        """Seconds of the head, of so many tokens that get logits."""
+        return self._head(rows)
+
+    def layers_s(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int, *, new: int = 1) -> float:
+        """Seconds of everything but the head and what the engine adds. Arguments as for IterationTime.
+
+        new: tokens that each decoding sequence reads; 1 by default.
+        """
+        seconds = self._tokens(sequences * new + sum(tokens for tokens, _ in chunks))
         if sequences:
-            seconds += self._decoding_s(sequences, past_tokens / sequences)
-        for new, past in chunks:
-            seconds += self._reading_s(new, past)
+            seconds += self._decoding_s(sequences, past_tokens / sequences, new)
+        for tokens, past in chunks:
+            seconds += self._reading_s(tokens, past)
         return seconds
 
     def _tokens_s(self, tokens: int) -> float:
@@ -97,17 +111,17 @@ class EngineStep:
         fused, operations = self.generation.fused_head(sequences), self.generation.kernels[1]
         return self._kernels.pass_s(fused, self._weights.head_bytes, sequences, operations=operations, is_head=True)
 
-    def _decoding_s(self, sequences: int, past: float) -> float:
-        """Attention of sequences with one new token and `past` tokens each. Between two numbers of sequences of a table it is
-        linear."""
+    def _decoding_s(self, sequences: int, past: float, new: int) -> float:
+        """Attention of sequences with `new` new tokens and `past` tokens each. Between two numbers of sequences of a table it
+        is linear."""
         low, high, share = _between(sequences)
-        low_s = self._decoding_table(low)(past)
-        return low_s if low == high else (1 - share) * low_s + share * self._decoding_table(high)(past)
+        low_s = self._decoding_table(low, new)(past)
+        return low_s if low == high else (1 - share) * low_s + share * self._decoding_table(high, new)(past)
 
-    def _decoding_table(self, sequences: int) -> _Table:
-        if sequences not in self._decoding:
-            self._decoding[sequences] = _Table(lambda past: self._attention_s(sequences, 1, past), 1 << 21)
-        return self._decoding[sequences]
+    def _decoding_table(self, sequences: int, new: int) -> _Table:
+        if (sequences, new) not in self._decoding:
+            self._decoding[sequences, new] = _Table(lambda past: self._attention_s(sequences, new, past), 1 << 21)
+        return self._decoding[sequences, new]
 
     def _reading_s(self, new: int, past: int) -> float:
         low, high, share = _between(new)

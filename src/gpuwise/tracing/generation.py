@@ -191,9 +191,11 @@ def _tokens(sequences: int, count: int, device: str) -> Tensor:
 
 
 def _bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes of tensors, of this device's parts where several share one; tied ones count once."""
+    """Bytes of tensors, of this device's parts where several share one. Tied ones count once; keys and values that are views of
+    one product's result count each."""
     parts = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
-    return sum({part.untyped_storage()._cdata: part.numel() * part.element_size() for part in parts}.values())
+    sizes = {(part.untyped_storage()._cdata, part.storage_offset()): part.numel() * part.element_size() for part in parts}
+    return sum(sizes.values())
 
 
 def _tensors(cache: object) -> list[Tensor]:

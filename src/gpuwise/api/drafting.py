@@ -1,0 +1,171 @@
+"""DraftedModel: a model whose next tokens a draft writes ahead (speculative decoding)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gpuwise.api.devices import Device
+from gpuwise.api.engine_model import EngineModel
+from gpuwise.api.sources import job_of
+from gpuwise.cost.memory.device import outside_bytes
+from gpuwise.cost.parameters import parameters
+from gpuwise.errors import InputError, JobError, UnsupportedError
+from gpuwise.notes import Note
+from gpuwise.notes import serving_modes as notes
+from gpuwise.serving.drafted import Drafted
+from gpuwise.serving.engines import LOGIT_BYTES
+from gpuwise.serving.formats import stored
+from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.launch import UNKNOWN_MODEL, model_of
+from gpuwise.serving.launch_modes import LOOKUP, with_draft
+from gpuwise.serving.speculative import Speculation, SpeculativeInstance, SpeculativeStep, pays_up_to
+from gpuwise.serving.step_time import EngineStep
+
+if TYPE_CHECKING:
+    from gpuwise.api.engine_model import ModelArguments
+    from gpuwise.serving.generation import Generation
+
+UNKNOWN_DRAFT = "DRAFT"  # in a launch line, where the user must know it
+DRAFT_TOKENS = 3
+ACCEPTANCE = 0.7
+# distilgpt2 before gpt2-medium 0.64, before gpt2-large 0.71: hurjun/speculative-decoding-lab (2026). Llama 3.2 3B before
+# 3.3 70B 0.72: a user's log of vLLM (Nexusflow/Athene-V2-Chat, discussion 6, 2024).
+ACCEPTANCE_SOURCE = "0.64 to 0.72 were measured with GPT-2 and Llama 3"
+# vLLM 0.4 to 0.6 (V0) checks each drafted token as a sequence of its own: vllm/spec_decode/batch_expansion.py.
+EXPANDS = ("vllm-2024",)
+# Vocabularies that differ by padding: SPEC_VOCAB_MAX_SIZE_DIFFERENCE in common/speculative.cpp of llama.cpp.
+MOST_PADDING = {"llama.cpp": 128}
+
+
+@dataclass(frozen=True)
+class DraftSettings:
+    """What the user says of a draft.
+
+    Attributes:
+        draft: a job, or "ngram" for a look-up in the text so far.
+        speculation: how many tokens it writes ahead, and how often they are accepted.
+        is_assumed: whether the acceptance is the default.
+    """
+
+    draft: str
+    speculation: Speculation
+    is_assumed: bool
+
+    @classmethod
+    def of(cls, draft: str, *, draft_tokens: int | None, acceptance: float | None) -> DraftSettings:
+        """From the keywords of serve_plan; None for the default. Raises InputError for numbers out of range, and for a look-up
+        without an acceptance: it depends on the texts alone."""
+        if draft == LOOKUP and acceptance is None:
+            raise InputError(
+                "how often looked-up tokens are accepted depends on the texts alone, so there is no default.",
+                ["--acceptance 0.3", "--draft JOB, a smaller model with the same vocabulary"],
+            )
+        tokens = DRAFT_TOKENS if draft_tokens is None else draft_tokens
+        return cls(draft, Speculation(tokens, ACCEPTANCE if acceptance is None else acceptance), acceptance is None)
+
+
+class DraftedModel(EngineModel):
+    """A model with a draft.
+
+    Arguments:
+        settings: what the user says of it.
+        arguments: those of EngineModel.
+
+    Raises JobError, or InputError where the draft cannot generate.
+    """
+
+    def __init__(self, settings: DraftSettings, *arguments: *ModelArguments) -> None:
+        super().__init__(*arguments)
+        self._settings = settings
+        self._modes: dict[str, Drafted] = {}
+        self._draft: EngineModel | None = None
+        if settings.draft != LOOKUP:
+            # A draft of llama.cpp has the mix of the model; others take it as it is published, in 16 bits.
+            format = self.format if self.engine.name == "llama.cpp" else None
+            self._draft = EngineModel(job_of(settings.draft), self.engine, self.precision, format, self.cache)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """Also what speculative decoding does, and what is assumed of it."""
+        speculation = self._settings.speculation
+        assumed = notes.assumed_acceptance(acceptance=speculation.acceptance, source=ACCEPTANCE_SOURCE)
+        return (
+            *super().notes,
+            notes.drafted(draft_tokens=speculation.draft_tokens, mean=speculation.stride),
+            *((assumed,) if self._settings.is_assumed else ()),
+        )
+
+    def check(self, device: Device) -> None:
+        """Raises UnsupportedError where the draft has no figures."""
+        super().check(device)
+        if device.machines > 1:
+            raise UnsupportedError("a draft of a model across machines has no figures yet")
+
+    def mode(self, device: Device) -> Drafted | None:
+        """What the draft does on a device whose instance was made."""
+        return self._modes.get(device.cluster.name)
+
+    def launched(self, line: str, device: Device) -> str:
+        """The line with the draft."""
+        draft = self._settings.draft
+        name = LOOKUP if draft == LOOKUP else model_of(draft)
+        name = UNKNOWN_DRAFT if name == UNKNOWN_MODEL else name
+        return with_draft(line, self.engine.name, name, self._settings.speculation.draft_tokens)
+
+    def instance(self, device: Device, generation: Generation, load: LoadShape) -> Instance:
+        """An instance with both models on the device; raises InputError where they do not fit, and JobError where their
+        vocabularies differ."""
+        speculation, engine = self._settings.speculation, self.engine
+        draft = None if self._draft is None else self._draft.of(device)
+        if draft is not None:
+            self._check_vocabulary(generation, draft)
+        draft_weights = None if draft is None or self._draft is None else stored(draft, self._draft.format)
+        both, weights = _with_cache_of(generation, draft), stored(generation, self.format)
+        draft_bytes = 0 if draft_weights is None else draft_weights.bytes
+        logits = engine.sequences * speculation.draft_tokens * generation.vocabulary * LOGIT_BYTES
+        policy = engine.policy(
+            both,
+            capacity_bytes=self._capacity_bytes(device),
+            outside_bytes=outside_bytes(device.cluster, parameters()) + logits,
+            longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
+            weight_bytes=weights.bytes + draft_bytes,
+        )
+        most = policy.batched_tokens + policy.sequences * (speculation.draft_tokens + 1)
+        model = EngineStep(generation, device.cluster, costs=engine.costs, weights=weights, most_tokens=most)
+        draft_step = (
+            None
+            if draft is None
+            else EngineStep(draft, device.cluster, costs=engine.costs, weights=draft_weights, most_tokens=most)
+        )
+        step = SpeculativeStep(model, draft_step, speculation.draft_tokens, expands=engine.name in EXPANDS)
+        past = round(load.lengths.input_tokens + load.lengths.output_tokens / 2)
+        self._modes[device.cluster.name] = Drafted(
+            draft=self._settings.draft,
+            draft_tokens=speculation.draft_tokens,
+            acceptance=speculation.acceptance,
+            tokens_an_iteration=speculation.stride,
+            pays_up_to=pays_up_to(model, step, stride=speculation.stride, past=past, most=policy.sequences),
+            draft_weight_bytes=draft_bytes,
+        )
+        return SpeculativeInstance(step, policy, engine.spread, speculation)
+
+    def _check_vocabulary(self, generation: Generation, draft: Generation) -> None:
+        sizes = generation.vocabulary, draft.vocabulary
+        if abs(sizes[0] - sizes[1]) > MOST_PADDING.get(self.engine.name, 0):
+            raise JobError(
+                f"{self._settings.draft} writes {sizes[1]:,} different tokens and {self.job.name} {sizes[0]:,}: a draft must "
+                "have the vocabulary of the model.",
+                ["a smaller model of the same family", "--draft ngram, which looks tokens up in the text so far"],
+            )
+
+
+def _with_cache_of(generation: Generation, draft: Generation | None) -> Generation:
+    """The model whose tokens and sequences also take the draft's part of the cache."""
+    if draft is None:
+        return generation
+    return replace(
+        generation,
+        cache_bytes_per_token=generation.cache_bytes_per_token + draft.cache_bytes_per_token,
+        cache_bytes_per_sequence=generation.cache_bytes_per_sequence + draft.cache_bytes_per_sequence,
+    )

@@ -1,0 +1,65 @@
+"""What a launch line has besides, where layers lie on the host, a draft writes ahead, or prompts are read elsewhere."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+GPU_LAYERS = "--n-gpu-layers"
+LOOKUP = "ngram"  # a draft that looks the next tokens up in the text so far
+
+
+def with_host_layers(line: str, gpu_layers: int) -> str:
+    """llama-server with so many layers on the card, the head included. Weights on the host are page-locked, as copies of them
+    are forecast to be (ggml-org/llama.cpp#20978)."""
+    words = shlex.split(line)
+    words[words.index(GPU_LAYERS) + 1 : words.index(GPU_LAYERS) + 2] = [str(gpu_layers), "--no-mmap"]
+    return shlex.join(words)
+
+
+def with_draft(line: str, engine: str, draft: str, draft_tokens: int) -> str:
+    """The line with a draft model, by the id or folder of its weights; "" where the engine's flags are not known.
+
+    draft: LOOKUP for none.
+    """
+    is_lookup = draft == LOOKUP
+    if not line:
+        return ""
+    if engine == "vllm":
+        # https://docs.vllm.ai/en/latest/features/speculative_decoding/draft_model/ and n_gram/
+        method = {"method": "ngram", "prompt_lookup_max": 4} if is_lookup else {"method": "draft_model", "model": draft}
+        config = json.dumps({**method, "num_speculative_tokens": draft_tokens})
+        return f"{line} --speculative-config {shlex.quote(config)}"
+    if engine == "vllm-2024":
+        # https://docs.vllm.ai/en/v0.6.4/models/spec_decode.html
+        model = ["[ngram]", "--ngram_prompt_lookup_max", "4"] if is_lookup else [draft]
+        words = ["--speculative_model", *model, "--num_speculative_tokens", str(draft_tokens), "--use-v2-block-manager"]
+        return f"{line} {shlex.join(words)}"
+    if engine == "llama.cpp":
+        # ggml-org/llama.cpp#22397 (April 2026): before it, --draft-max.
+        if is_lookup:
+            return f"{line} --spec-type ngram-simple --spec-ngram-simple-size-m {draft_tokens}"
+        mix = shlex.split(line)[shlex.split(line).index("--model") + 1].rpartition("-")[2]
+        model_file = shlex.quote(f"{draft.rpartition('/')[2]}-{mix}")
+        return f"{line} --model-draft {model_file} --spec-draft-n-max {draft_tokens} --spec-draft-n-min {draft_tokens}"
+    return ""
+
+
+def apart(line: str, engine: str, *, reads: bool) -> str:
+    """The line of an instance that reads prompts, or of one that writes answers; "" where the engine's flags are not known."""
+    if not line or engine != "vllm":
+        return ""
+    # https://docs.vllm.ai/en/latest/features/nixl_connector_usage/
+    config = {"kv_connector": "NixlConnector", "kv_role": "kv_producer" if reads else "kv_consumer"}
+    return f"{line} --kv-transfer-config {shlex.quote(json.dumps(config))}"
+
+
+def across_machines(line: str, *, machines: int) -> str:
+    """The line of an instance on several machines; "" for an engine whose flags are not known."""
+    words = shlex.split(line)
+    if "--tensor-parallel-size" in words:
+        # https://docs.vllm.ai/en/latest/serving/parallelism_scaling/: the machines are a Ray cluster, the line runs on one.
+        tokens = words.index("--max-num-batched-tokens") + 1  # of one of the batches under way, one a machine
+        words[tokens] = str(int(words[tokens]) // machines)
+        return f"{shlex.join(words)} --pipeline-parallel-size {machines} --distributed-executor-backend ray"
+    return ""
