@@ -25,8 +25,8 @@ def running_parts(forecast: ServingForecast) -> list[RenderableType]:
     parts = _part("reached", rows, _reached_words)
     if any(row.schedule.follows for row in rows):
         parts += [heading("instances by hour of the day"), grid([(row.device, hours_words(row)) for row in rows])]
-    parts += _part("stopped when idle", rows, lambda row: row.idle and idle_words(row.idle))
-    parts += _part("spot machines", rows, lambda row: row.spot and spot_words(row.spot))
+    parts += _part("stopped when idle", rows, lambda row: idle_words(row.idle) if row.idle else None)
+    parts += _part("spot machines", rows, lambda row: spot_words(row.spot) if row.spot else None)
     if rows and rows[0].cold_start is not None:
         parts += [heading(f"cold start of {rows[0].device}"), grid(_cold_start(rows[0]))]
     parts += _part("energy of the devices", rows, _energy_words)
