@@ -12,7 +12,7 @@ from gpuwise.api.engine_model import EngineModel
 from gpuwise.api.serving_arrivals import planned_load
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB, CatalogAnswer, CatalogInstances, answer_of_catalog
 from gpuwise.api.serving_money import price_source, with_money
-from gpuwise.api.serving_terms import FleetTerms
+from gpuwise.api.serving_terms import FleetTerms, energy_of
 from gpuwise.api.sources import job_of
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog, load_catalog
@@ -130,8 +130,6 @@ def serve_plan(
         ),
         model=model_of(resolved.name),
         arrivals=planned.arrivals,
-        day=planned.day,
-        clients=planned.clients,
     )
     priced = () if planned.clients else tuple(row.fleet for row in rows if row.fleet is not None)
     fleets = answer.fleets if answer else priced
@@ -210,9 +208,8 @@ def _row(
             cache=model.cache.name if model.cache else "",
             on_cpu=device.chip.kind == "cpu",
         )
-        energy = terms.energy(row, device, model, instance, generation)
-        row = replace(row, launch=launch, offer=price_source(offer), energy=energy)
-        return terms.with_running(row, device, offer)
+        row = replace(row, launch=launch, offer=price_source(offer))
+        return terms.with_running(row, device, offer, instance=instance, energy=energy_of(device, model, generation))
     except GpuwiseError as error:
         if error.code in ABOUT_THE_JOB:
             raise

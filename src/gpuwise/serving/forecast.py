@@ -11,17 +11,14 @@ import numpy as np
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.serving.api_price import ApiBreakEven, ApiPrice
-from gpuwise.serving.cold_start import ColdStart
-from gpuwise.serving.days import DayCurve
 from gpuwise.serving.energy import EnergyUse
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet, RateRange
-from gpuwise.serving.idle import ScaledToZero
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
 from gpuwise.serving.requests import Requests
+from gpuwise.serving.running import RunningFleet
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.schedule import CONSTANT, FleetSchedule
 from gpuwise.serving.served import Served
-from gpuwise.serving.spot_fleet import SpotFleet
 from gpuwise.units import format_duration
 
 MOST_SHARE = 0.95  # of the saturation rate that a replica is given: beyond it the tail of waiting depends on luck
@@ -51,11 +48,7 @@ class ServingRow:
         offer: whose price it is, "" without one.
         over_budget: whether it costs more than the user's budget, or has no price to compare with it.
         break_even: the rates at which it is cheaper than the user's API; None where it is at no rate, and without an API.
-        schedule: when how many instances run; all the time as many by default.
-        instances: how many run in each of its parts.
-        cold_start: of a new instance; None where none starts while others run.
-        idle: what stopping an idle instance saves, and who waits; None where that is not looked at.
-        spot: what it takes that instances are taken away; None for offers on demand.
+        running: when how many instances run, start, stop and are lost.
         energy: of the devices of one instance at this load; None where their power is unknown.
         launch: the command that starts an instance, "" where none is known.
         reason: why there is no answer, or "".
@@ -81,11 +74,7 @@ class ServingRow:
     offer: str = ""
     over_budget: bool = False
     break_even: ApiBreakEven | None = None
-    schedule: FleetSchedule = CONSTANT
-    instances: tuple[int, ...] = ()
-    cold_start: ColdStart | None = None
-    idle: ScaledToZero | None = None
-    spot: SpotFleet | None = None
+    running: RunningFleet = RunningFleet()
     energy: EnergyUse | None = None
     launch: str = ""
     reason: str = ""
@@ -100,7 +89,7 @@ class ServingRow:
         """Its instances at any rate; None without a price or an answer."""
         if self.usd_per_instance_hour is None or not self.replicas:
             return None
-        return Fleet(self.device, self.usd_per_instance_hour, self.takes, self.schedule)
+        return Fleet(self.device, self.usd_per_instance_hour, self.takes, self.running.schedule)
 
     @property
     def usd_per_month(self) -> float | None:
@@ -111,8 +100,7 @@ class ServingRow:
         readable = {
             name: value if not isinstance(value, float) or isfinite(value) else None for name, value in asdict(self).items()
         }
-        cold_start = None if self.cold_start is None else self.cold_start.to_dict()
-        return {**readable, "cold_start": cold_start, "usd_per_month": self.usd_per_month}
+        return {**readable, "running": self.running.to_dict(), "usd_per_month": self.usd_per_month}
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,10 +120,7 @@ class ServingForecast(Printed):
         api: price of an API to compare with; None (default) without one.
         api_usd_per_month: what it would cost for the same requests.
         model: the id or folder of the model's weights in the launch lines, "MODEL" where the user must know it.
-        arrivals: how requests come.
-        day: rates over the day; None (default) where the rate is constant.
-        clients: users who each send the next request when the last one is answered; None (default) where requests come at a
-            rate. rate_per_s is then what the first row reaches.
+        arrivals: how requests come. In a closed loop, of so many "clients", rate_per_s is what the first row reaches.
         fleets: those that by_rate chooses from.
     """
 
@@ -154,9 +139,7 @@ class ServingForecast(Printed):
     api_usd_per_month: float | None = None
     model: str = ""
     arrivals: dict[str, object] = field(default_factory=dict)
-    day: DayCurve | None = None
     fleets: tuple[Fleet, ...] = ()
-    clients: int | None = None
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -172,7 +155,6 @@ class ServingForecast(Printed):
             "precision": self.precision,
             "weights": self.weights,
             "rate_per_s": self.rate_per_s,
-            "clients": self.clients,
             "lengths": self.lengths,
             "limits": limits,
             "rows": [row.to_dict() for row in self.rows],
@@ -181,7 +163,6 @@ class ServingForecast(Printed):
             "api": None if self.api is None else {**asdict(self.api), "usd_per_month": self.api_usd_per_month},
             "model": self.model,
             "arrivals": self.arrivals,
-            "day": None if self.day is None else asdict(self.day),
             "assumptions": list(self.assumptions),
             "assumption_notes": to_dicts(self.assumption_notes),
         }
@@ -225,8 +206,7 @@ def row_of(
         latency=latencies(outcomes),
         share_within=limits.share_of(outcomes[0]),
         load=peak_per_s / (replicas * saturation),
-        schedule=schedule,
-        instances=tuple(schedule.counts(rate_per_s, fleet.takes).tolist()),
+        running=RunningFleet(schedule, tuple(schedule.counts(rate_per_s, fleet.takes).tolist())),
         usd_per_instance_hour=usd_per_hour,
     )
     return with_price(row, fleet.usd_per_hour_at(rate_per_s), at_rate, rate_per_s=rate_per_s)
