@@ -81,7 +81,6 @@ def test_a_plan_for_users():
     result = serve_plan(job(), on="l4,rtx-4090", concurrency=64, slo="tpot=20ms")
     row = result.rows[0]
     assert result.rate_per_s == row.reached_per_s
-    assert result.clients == 64
     assert row.clients * row.replicas >= 64
     assert row.reached_per_s * row.latency["latency_s"].p50.value == pytest.approx(64, rel=0.5)
     assert result.by_rate == ()

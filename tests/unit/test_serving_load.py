@@ -89,6 +89,8 @@ def test_public_traces_are_read_as_they_are(tmp_path: Path):
     mooncake = read_log(written(tmp_path, MOONCAKE, "trace.jsonl"))
     assert mooncake.arrival_s.tolist() == [0, 3]  # milliseconds
     assert mooncake.unread == ("hash_ids",)
+    odd = read_log(written(tmp_path, f"time,input_tokens,output_tokens,\x1b[31m,{'x' * 999}\n1,2,3,4,5\n2,2,3,4,5\n"))
+    assert odd.unread == (repr("\x1b[31m"), "x" * 60)
     vidur = read_log(written(tmp_path, "arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,10,20\n1.0,11.0,21\n"))
     assert vidur.input_tokens.tolist() == [10, 11]
 

@@ -46,6 +46,7 @@ def test_the_picture_is_a_whole_svg(forecast: ServingForecast, tmp_path: Path):
         assert part in words
     assert len([each for each in root.iter() if each.tag.endswith("polyline")]) == 2
     assert [each.name for each in tmp_path.iterdir()] == ["prices.svg"]
+    assert "1,000/s" in words
     assert svg(chart_of(forecast)) == path.read_text(encoding="utf-8")
 
 

@@ -191,17 +191,17 @@ def test_a_plan_over_a_day():
     assert flat.saturation_rate == busy.saturation_rate == row.saturation_rate
     peak, night = (math.ceil(1000 * multiple / row.takes) for multiple in (1.5, 0.5))
     assert busy.replicas == row.replicas == peak
-    assert row.instances == (night,) * 12 + (peak,) * 12
+    assert row.running.instances == (night,) * 12 + (peak,) * 12
     assert busy.usd_per_hour == pytest.approx(flat.usd_per_instance_hour * peak)
-    start_h = row.cold_start.total_s.value / 3600
+    start_h = row.running.cold_start.total_s.value / 3600
     mean = (night + peak) / 2 + (peak - night) * start_h / 24
     assert row.usd_per_hour == pytest.approx(flat.usd_per_instance_hour * mean)
     assert row.usd_per_request == pytest.approx(row.usd_per_hour / 3600 / 1000)
     assert hours_paid(row) == pytest.approx(24 * mean)
     assert row.latency == busy.latency
     data = scaled.to_dict()
-    assert data["day"]["multiples"][0] == 0.5
-    assert data["rows"][0]["cold_start"]["total_s"]["value"] == pytest.approx(3600 * start_h)
+    assert data["arrivals"]["day"]["multiples"][0] == 0.5
+    assert data["rows"][0]["running"]["cold_start"]["total_s"]["value"] == pytest.approx(3600 * start_h)
     json.dumps(data, allow_nan=False)
 
 
@@ -209,7 +209,7 @@ def test_stopping_when_idle_and_spot_machines():
     settings = {"on": "l4", "rate": "20/day", "scale_to_zero": True, "idle": "5min", "spot": True}
     result = serve_plan(job(), **settings)
     row = result.rows[0]
-    idle, spot = row.idle, row.spot
+    idle, spot = row.running.idle, row.running.spot
     assert idle.idle_s == 300
     assert 0.9 < idle.cold_share < 1
     assert idle.usd_per_month < 0.2 * idle.always_on_usd_per_month

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 
 from gpuwise.errors import InputError
 from gpuwise.notes import Note
@@ -36,7 +36,6 @@ class PlannedLoad:
         rate_per_s: mean rate.
         schedule: its rate over the day, without what the instances bring in.
         arrivals: how requests come, for the document.
-        day: rates over a day; None (default) where the rate is constant.
         lengths: of prompts and answers, for the document.
         clients: users of a closed loop; None (default) where requests come at a rate.
     """
@@ -46,8 +45,7 @@ class PlannedLoad:
     schedule: FleetSchedule
     arrivals: dict[str, object]
     notes: tuple[Note, ...]
-    day: DayCurve | None = None
-    lengths: dict[str, object] = field(default_factory=dict)
+    lengths: dict[str, object]
     clients: int | None = None
 
 
@@ -87,11 +85,8 @@ def planned_load(requested: ServingSettings, *, rate: str | None, longest: int |
         LoadShape(lengths, cached_share=cached, variation=variation),
         rate_per_s or 0.0,
         CONSTANT if day is None else FleetSchedule(day.multiples, follows=follows),
-        {"kind": "closed loop", "clients": clients}
-        if clients
-        else {"kind": "poisson" if variation == 1 else "bursty", "variation": variation},
+        _arrivals(variation, clients, day),
         assumed,
-        day,
         {"input_tokens": lengths.input_tokens, "output_tokens": lengths.output_tokens, "spread": spread},
         clients,
     )
@@ -112,6 +107,16 @@ def _clients(requested: ServingSettings, *, rate: str | None) -> int | None:
             [f"leave out {flag}", "leave out --concurrency"],
         )
     return clients
+
+
+def _arrivals(variation: float, clients: int | None, day: DayCurve | None) -> dict[str, object]:
+    if clients:
+        return {"kind": "closed loop", "clients": clients}
+    return {"kind": "poisson" if variation == 1 else "bursty", "variation": variation, **_day(day)}
+
+
+def _day(day: DayCurve | None) -> dict[str, object]:
+    return {} if day is None else {"day": asdict(day)}
 
 
 def _arrivals_note(variation: float, clients: int | None) -> Note:
@@ -160,12 +165,18 @@ def _of_file(
         shape,
         log.rate_per_s if rate_per_s is None else rate_per_s,
         schedule,
-        {"kind": "trace", "file": log.name, "requests": len(log.arrival_s), "rate_per_s": log.rate_per_s, "failed": log.failed},
+        {
+            "kind": "trace",
+            "file": log.name,
+            "requests": len(log.arrival_s),
+            "rate_per_s": log.rate_per_s,
+            "failed": log.failed,
+            **_day(day),
+        },
         (
             *_file_notes(log, shape.recorded_count, rate_per_s=rate_per_s, cut=cut, longest=longest),
             *((sized,) if schedule.peak > 1 else ()),
         ),
-        day,
         {
             "input_tokens": lengths.input_tokens,
             "output_tokens": lengths.output_tokens,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from gpuwise.api.devices import Device, cheapest_offer
 from gpuwise.api.engine_model import EngineModel
@@ -23,9 +26,12 @@ from gpuwise.serving.idle import ScaledToZero, scaled_to_zero
 from gpuwise.serving.instance import Instance
 from gpuwise.serving.rows import ServingRow
 from gpuwise.serving.schedule import DAY_S, FleetSchedule
+from gpuwise.serving.served import Served
 from gpuwise.serving.spot_fleet import SpotFleet, spot_fleet
 from gpuwise.serving_settings import ServingSettings
 from gpuwise.units import parse_duration
+
+EnergyOf = Callable[[Served, float], EnergyUse | None]
 
 
 @dataclass(frozen=True)
@@ -69,11 +75,10 @@ class FleetTerms:
     @property
     def notes(self) -> tuple[Note, ...]:
         """What is assumed of starts, stops and spot machines."""
-        idle_s = -1.0 if self.idle_s is None else self.idle_s
         return (
             *((notes.started_ahead(),) if self.load.schedule.follows else ()),
             *((notes.cold_start_figures(),) if self.starts else ()),
-            *((notes.stops_when_idle(idle_s=idle_s),) if self.scales_to_zero else ()),
+            *((notes.stops_when_idle(idle_s=self.idle_s),) if self.scales_to_zero else ()),
             *((notes.lost_spot_machines(),) if self.spot else ()),
         )
 
@@ -96,60 +101,66 @@ class FleetTerms:
         gone = min(0.5, per_day * start_s / DAY_S)
         return replace(schedule, start_s=start_s if schedule.follows else 0.0, gone=gone)
 
-    def with_running(self, row: ServingRow, device: Device, offer: Offer | None) -> ServingRow:
-        """The row with cold start, stops and spot machines; one without an answer stays as it is."""
-        if not row.replicas or not self.starts:
-            return row
-        start = cold_start(row.weight_bytes * device.devices)
-        row = replace(row, cold_start=start)
-        if self.scales_to_zero:
-            row = replace(row, idle=self._idle(row, start.total_s.value))
-        return replace(row, spot=self._spot(row, device, offer, start.total_s.value)) if self.spot and offer else row
+    def with_running(
+        self, row: ServingRow, device: Device, offer: Offer | None, *, instance: Instance, energy: EnergyOf
+    ) -> ServingRow:
+        """The row with energy, cold start, stops and spot machines; one without an answer stays as it is.
 
-    def _idle(self, row: ServingRow, start_s: float) -> ScaledToZero:
-        multiples = self.load.schedule.multiples
-        counts = FleetSchedule(multiples, follows=True).counts(self.load.rate_per_s, row.takes).tolist()
-        follows = self.load.schedule.follows
-        parts = [
-            (self.load.rate_per_s * m, count if follows else max(counts)) for m, count in zip(multiples, counts, strict=True)
-        ]
+        energy: of one of its instances, from the outcome of a load that comes at a rate.
+        """
+        if not row.replicas:
+            return row
+        served, rate_per_s = self._busiest(row, instance)
+        row = replace(row, energy=energy(served, rate_per_s))
+        if not self.starts:
+            return row
+        start, latency_s = cold_start(row.weight_bytes * device.devices), float(np.nanmean(served.latency_s))
+        running, start_s = replace(row.running, cold_start=start), start.total_s.value
+        if self.scales_to_zero:
+            running = replace(running, idle=self._idle(row, start_s, latency_s=latency_s))
+        if self.spot and offer is not None:
+            running = replace(running, spot=self._spot(row, device.offer, offer, start_s, latency_s=latency_s))
+        return replace(row, running=running)
+
+    def _busiest(self, row: ServingRow, instance: Instance) -> tuple[Served, float]:
+        """What comes to one instance at the busiest time: its outcome, and its rate."""
+        if row.reached_per_s is not None:
+            return instance.served_to(row.clients, self.load.shape), row.reached_per_s / row.replicas
+        rate_per_s = self.load.rate_per_s * self.load.schedule.peak / row.replicas
+        return instance.served(self.load.shape.at(rate_per_s)), rate_per_s
+
+    def _idle(self, row: ServingRow, start_s: float, *, latency_s: float) -> ScaledToZero:
+        rate_per_s, schedule = self.load.rate_per_s, self.load.schedule
+        counts = replace(schedule, follows=True).counts(rate_per_s, row.takes).tolist()
+        counts = counts if schedule.follows else [max(counts)] * len(counts)
         return scaled_to_zero(
-            parts,
-            busy_s=row.latency["latency_s"].p50.value,
+            [(rate_per_s * multiple, count) for multiple, count in zip(schedule.multiples, counts, strict=True)],
+            busy_s=latency_s,
             idle_s=start_s if self.idle_s is None else self.idle_s,
             start_s=start_s,
             usd_per_hour=row.usd_per_instance_hour,
             always_on_usd_per_hour=row.usd_per_hour,
         )
 
-    def _spot(self, row: ServingRow, device: Device, offer: Offer, start_s: float) -> SpotFleet:
-        on_demand = device.offer
-        fleet = row.schedule.paid_at(self.load.rate_per_s, row.takes)
-        needed = replace(row.schedule, gone=0.0).counts(self.load.rate_per_s, row.takes)
+    def _spot(self, row: ServingRow, on_demand: Offer | None, offer: Offer, start_s: float, *, latency_s: float) -> SpotFleet:
+        needed = replace(row.running.schedule, gone=0.0).counts(self.load.rate_per_s, row.takes)
         return spot_fleet(
             usd_per_hour=offer.usd_per_hour,
             on_demand_usd_per_hour=None if on_demand is None else on_demand.usd_per_hour,
             interruptions_per_day=spot_interruptions_per_day(provider(offer.provider)),
             start_s=start_s,
             spare=row.replicas - int(needed.max()),
-            paid=fleet,
+            paid=row.running.schedule.paid_at(self.load.rate_per_s, row.takes),
             rate_per_s=self.load.rate_per_s,
-            latency_s=row.latency["latency_s"].p50.value,
+            latency_s=latency_s,
         )
 
-    def energy(
-        self, row: ServingRow, device: Device, model: EngineModel, instance: Instance, generation: Generation
-    ) -> EnergyUse | None:
-        """The energy of one of the row's instances at the busiest time; None where its power is unknown."""
-        if not row.replicas:
-            return None
-        weights = stored(generation, model.format)
-        if row.reached_per_s is not None:
-            rate_per_s = row.reached_per_s / row.replicas
-            served = instance.served_to(row.clients, self.load.shape)
-        else:
-            rate_per_s = self.load.rate_per_s * self.load.schedule.peak / row.replicas
-            served = instance.served(self.load.shape.at(rate_per_s))
+
+def energy_of(device: Device, model: EngineModel, generation: Generation) -> EnergyOf:
+    """The energy of an instance of a model on a device, from the outcome of a load that comes at a rate."""
+    weights = stored(generation, model.format)
+
+    def of(served: Served, rate_per_s: float) -> EnergyUse | None:
         return energy_use(
             device.chip,
             served,
@@ -159,3 +170,5 @@ class FleetTerms:
             rate_per_s=rate_per_s,
             parameters=parameters(),
         )
+
+    return of

@@ -15,7 +15,7 @@ from gpuwise.api.serving_catalog import CatalogAnswer, CatalogInstances, answer_
 from gpuwise.api.serving_job_kinds import check_writes_text
 from gpuwise.api.serving_modes import engine_model, without_answer
 from gpuwise.api.serving_money import price_source, with_money
-from gpuwise.api.serving_terms import FleetTerms
+from gpuwise.api.serving_terms import FleetTerms, energy_of
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.notes import Note
@@ -110,8 +110,6 @@ def text_plan(
         ),
         model=model_of(job.name),
         arrivals=planned.arrivals,
-        day=planned.day,
-        clients=planned.clients,
     )
     priced = () if planned.clients else tuple(row.fleet for row in rows if row.fleet is not None)
     fleets = answer.fleets if answer else priced
@@ -171,9 +169,9 @@ def _row(
             on_cpu=device.chip.kind == "cpu",
         )
         mode = model.mode(device)
-        energy = None if mode else terms.energy(row, device, model, instance, generation)
-        row = replace(row, launch=model.launched(launch, device), offer=price_source(offer), energy=energy, mode=mode)
-        return terms.with_running(row, device, offer)
+        row = replace(row, launch=model.launched(launch, device), offer=price_source(offer), mode=mode)
+        energy = None if mode else energy_of(device, model, generation)
+        return terms.with_running(row, device, offer, instance=instance, energy=energy)
     except GpuwiseError as error:
         return without_answer(name, error)
 

@@ -83,9 +83,9 @@ def cold_start_figures() -> str:
 
 
 @kind_of_note(flag="--idle")
-def stops_when_idle(*, idle_s: float) -> str:
-    """When an instance stops. idle_s: idle time before it; below 0 for as long as a cold start takes."""
-    after = "as long as it takes to start" if idle_s < 0 else format_duration(idle_s)
+def stops_when_idle(*, idle_s: float | None) -> str:
+    """When an instance stops. idle_s: idle time before it; null for as long as a cold start takes."""
+    after = "as long as it takes to start" if idle_s is None else format_duration(idle_s)
     return f"an instance stops after it was idle for {after} (--idle), and is paid by the second, at the same price"
 
 

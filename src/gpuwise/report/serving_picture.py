@@ -80,7 +80,7 @@ def chart_of(forecast: ServingForecast) -> PriceChart:
         ),
         None,
     )
-    if forecast.clients:
+    if "clients" in forecast.arrivals:
         raise InputError("users who wait for their answers have no rate to draw.", ["--rate in place of --concurrency"])
     if written is None or not forecast.fleets:
         raise InputError(

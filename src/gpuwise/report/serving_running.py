@@ -24,11 +24,11 @@ def running_parts(forecast: ServingForecast) -> list[RenderableType]:
     """The parts on hours, stops, spot machines, cold starts and energy; those that were not looked at are left out."""
     rows = [row for row in forecast.rows if row.replicas and not row.over_budget]
     parts = _part("reached", rows, _reached_words)
-    if any(row.schedule.follows for row in rows):
+    if any(row.running.schedule.follows for row in rows):
         parts += [heading("instances by hour of the day"), grid([(row.device, hours_words(row)) for row in rows])]
-    parts += _part("stopped when idle", rows, lambda row: row.idle and idle_words(row.idle))
-    parts += _part("spot machines", rows, lambda row: row.spot and spot_words(row.spot))
-    if rows and rows[0].cold_start is not None:
+    parts += _part("stopped when idle", rows, lambda row: idle_words(row.running.idle) if row.running.idle else None)
+    parts += _part("spot machines", rows, lambda row: spot_words(row.running.spot) if row.running.spot else None)
+    if rows and rows[0].running.cold_start is not None:
         parts += [heading(f"cold start of {rows[0].device}"), grid(_cold_start(rows[0]))]
     parts += _part("energy of the devices", rows, _energy_words)
     return parts
@@ -36,7 +36,9 @@ def running_parts(forecast: ServingForecast) -> list[RenderableType]:
 
 def hours_words(row: ServingRow) -> str:
     """'0 to 7: 1, 8 to 19: 4, 20 to 23: 2; 62.3 hours paid a day of 96 always on'."""
-    runs = [(count, [hour for hour, _ in run]) for count, run in groupby(enumerate(row.instances), lambda pair: pair[1])]
+    runs = [
+        (count, [hour for hour, _ in run]) for count, run in groupby(enumerate(row.running.instances), lambda pair: pair[1])
+    ]
     words = [f"{hours[0]} to {hours[-1]}: {count}" if len(hours) > 1 else f"{hours[0]}: {count}" for count, hours in runs]
     paid = hours_paid(row)
     return f"{', '.join(words)}; {paid:.1f} hours paid a day of {24 * row.replicas} always on"
@@ -44,9 +46,9 @@ def hours_words(row: ServingRow) -> str:
 
 def hours_paid(row: ServingRow) -> float:
     """Hours of instances that are paid a day, starts included."""
-    before = (row.instances[-1], *row.instances[:-1])
-    starts = sum(max(0, count - last) for count, last in zip(row.instances, before, strict=True))
-    return sum(row.instances) * 24 / len(row.instances) + starts * row.schedule.start_s / (DAY_S / 24)
+    before = (row.running.instances[-1], *row.running.instances[:-1])
+    starts = sum(max(0, count - last) for count, last in zip(row.running.instances, before, strict=True))
+    return sum(row.running.instances) * 24 / len(row.running.instances) + starts * row.running.schedule.start_s / (DAY_S / 24)
 
 
 def idle_words(idle: ScaledToZero) -> str:
@@ -94,11 +96,11 @@ def _energy_words(row: ServingRow) -> str | None:
 
 
 def _cold_start(row: ServingRow) -> list[tuple[str, str]]:
-    assert row.cold_start is not None
-    terms = [(_WORDS.get(name, name.replace("_", " ")), getattr(row.cold_start, name)) for name in TERMS]
+    assert row.running.cold_start is not None
+    terms = [(_WORDS.get(name, name.replace("_", " ")), getattr(row.running.cold_start, name)) for name in TERMS]
     return [
         (name, f"{format_duration(term.value)} {span(term, _seconds)}")
-        for name, term in [*terms, ("all", row.cold_start.total_s)]
+        for name, term in [*terms, ("all", row.running.cold_start.total_s)]
     ]
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from gpuwise.serving.fleets import Fleet
 from gpuwise.serving.instance import A_CLIENT, Instance, LoadShape, latencies
 from gpuwise.serving.rows import ServingRow, row_alone, with_price
+from gpuwise.serving.running import RunningFleet
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.served import Served, capacity_of
 
@@ -81,7 +82,7 @@ def row_of_clients(
         latency=latencies([outcome for outcome, _ in outcomes]),
         share_within=limits.share_of(served),
         load=clients / (replicas * most),
-        instances=(replicas,),
+        running=RunningFleet(instances=(replicas,)),
         usd_per_instance_hour=usd_per_hour,
     )
     return with_price(row, fleet.usd_per_hour_at(clients), served.requests, rate_per_s=reached_per_s)

@@ -8,7 +8,6 @@ from math import isfinite
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.serving.api_price import ApiPrice
-from gpuwise.serving.days import DayCurve
 from gpuwise.serving.fleets import Fleet, RateRange
 from gpuwise.serving.rows import ServingRow
 from gpuwise.serving.saturation import Limits
@@ -31,10 +30,7 @@ class ServingForecast(Printed):
         api: price of an API to compare with; None (default) without one.
         api_usd_per_month: what it would cost for the same requests.
         model: the id or folder of the model's weights in the launch lines, "MODEL" where the user must know it.
-        arrivals: how requests come.
-        day: rates over the day; None (default) where the rate is constant.
-        clients: users who each send the next request when the last one is answered; None (default) where requests come at a
-            rate. rate_per_s is then what the first row reaches.
+        arrivals: how requests come. In a closed loop, of so many "clients", rate_per_s is what the first row reaches.
         fleets: those that by_rate chooses from.
         generates: whether the job generates tokens; else a request is one sample of a forward pass. True by default.
         remark_notes: whether this machine is enough, where it is among the rows.
@@ -55,9 +51,7 @@ class ServingForecast(Printed):
     api_usd_per_month: float | None = None
     model: str = ""
     arrivals: dict[str, object] = field(default_factory=dict)
-    day: DayCurve | None = None
     fleets: tuple[Fleet, ...] = ()
-    clients: int | None = None
     generates: bool = True
     remark_notes: tuple[Note, ...] = ()
 
@@ -80,7 +74,6 @@ class ServingForecast(Printed):
             "precision": self.precision,
             "weights": self.weights,
             "rate_per_s": self.rate_per_s,
-            "clients": self.clients,
             "lengths": self.lengths,
             "limits": limits,
             "rows": [row.to_dict() for row in self.rows],
@@ -89,7 +82,6 @@ class ServingForecast(Printed):
             "api": None if self.api is None else {**asdict(self.api), "usd_per_month": self.api_usd_per_month},
             "model": self.model,
             "arrivals": self.arrivals,
-            "day": None if self.day is None else asdict(self.day),
             "generates": self.generates,
             "remarks": list(self.remarks),
             "remark_notes": to_dicts(self.remark_notes),

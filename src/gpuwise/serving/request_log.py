@@ -29,6 +29,7 @@ from gpuwise.plain_files import LARGEST_WHOLE, open_regular, parse_json, reason_
 
 LIMIT_BYTES = 256 * 2**20
 MOST_TOKENS = 10_000_000  # of one request; no model reads as many
+MOST_UNREAD, LONGEST_NAME = 20, 60  # names of columns that are not read, and their characters
 LATEST_S = 1e11  # a number above is not of seconds
 TIME, TIME_MS, INPUT, OUTPUT = "arrival", "arrival in milliseconds", "tokens read", "tokens written"
 NAMES = {
@@ -49,7 +50,7 @@ class RequestLog:
         arrival_s: seconds since the first one.
         input_tokens, output_tokens: of each, at least 1.
         failed: requests without tokens, which are left out.
-        unread: columns that are not read.
+        unread: columns that are not read, the first MOST_UNREAD of them.
         first_s: of the first request, seconds since midnight; 0 where times are plain seconds.
     """
 
@@ -119,7 +120,7 @@ class _Reader:
                 [EXAMPLE],
             )
         order = np.argsort(at, kind="stable")
-        unread = tuple(name for name in self._columns if not _role(name))
+        unread = tuple(_printable(name) for name in self._columns if not _role(name))[:MOST_UNREAD]
         first_s = float(at.min() % 86_400) if self._is_date else 0.0
         return RequestLog(
             self._path.name, at[order] - at.min(), np.array(read)[order], np.array(written)[order], failed, unread, first_s
@@ -181,7 +182,7 @@ class _Reader:
         times = [*by_role.get(TIME, ()), *by_role.get(TIME_MS, ())]
         in_milliseconds = not by_role.get(TIME) or any(_plain(name) == "hashids" for name in columns)
         self._scale = 1e-3 if in_milliseconds else 1.0
-        names = []
+        names: list[str] = []
         for role, candidates in ((TIME, times), (INPUT, by_role.get(INPUT, [])), (OUTPUT, by_role.get(OUTPUT, []))):
             if len(candidates) != 1:
                 what = f"both {candidates[0]!r} and {candidates[1]!r} are" if candidates else "no column is"
@@ -216,6 +217,11 @@ class _Reader:
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _printable(name: str) -> str:
+    """A column's name as it may stand in a sentence."""
+    return (name if name.isprintable() else repr(name))[:LONGEST_NAME]
 
 
 def _role(column: str) -> str:

@@ -10,18 +10,16 @@ import numpy as np
 
 from gpuwise.serving.apart import PromptsApart
 from gpuwise.serving.api_price import ApiBreakEven
-from gpuwise.serving.cold_start import ColdStart
 from gpuwise.serving.energy import EnergyUse
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet
 from gpuwise.serving.forward_instance import BatchedPass, ForwardInstance
-from gpuwise.serving.idle import ScaledToZero
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
 from gpuwise.serving.modes import ServingMode
 from gpuwise.serving.requests import Requests
+from gpuwise.serving.running import RunningFleet
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.schedule import CONSTANT, FleetSchedule
 from gpuwise.serving.served import Served
-from gpuwise.serving.spot_fleet import SpotFleet
 from gpuwise.units import format_duration
 
 MOST_SHARE = 0.95  # of the saturation rate that a replica is given: beyond it the tail of waiting depends on luck
@@ -51,11 +49,7 @@ class ServingRow:
         offer: whose price it is, "" without one.
         over_budget: whether it costs more than the user's budget, or has no price to compare with it.
         break_even: the rates at which it is cheaper than the user's API; None where it is at no rate, and without an API.
-        schedule: when how many instances run; all the time as many by default.
-        instances: how many run in each of its parts.
-        cold_start: of a new instance; None where none starts while others run.
-        idle: what stopping an idle instance saves, and who waits; None where that is not looked at.
-        spot: what it takes that instances are taken away; None for offers on demand.
+        running: when how many instances run, start, stop and are lost.
         energy: of the devices of one instance at this load; None where their power is unknown.
         launch: the command that starts an instance, "" where none is known.
         mode: what is special about it, such as layers on the host; None (default) for a model on its devices.
@@ -83,11 +77,7 @@ class ServingRow:
     offer: str = ""
     over_budget: bool = False
     break_even: ApiBreakEven | None = None
-    schedule: FleetSchedule = CONSTANT
-    instances: tuple[int, ...] = ()
-    cold_start: ColdStart | None = None
-    idle: ScaledToZero | None = None
-    spot: SpotFleet | None = None
+    running: RunningFleet = RunningFleet()
     energy: EnergyUse | None = None
     launch: str = ""
     mode: ServingMode | None = None
@@ -104,7 +94,7 @@ class ServingRow:
         """Its instances at any rate; None without a price or an answer, and where two kinds of instance serve."""
         if self.usd_per_instance_hour is None or not self.replicas or isinstance(self.mode, PromptsApart):
             return None
-        return Fleet(self.device, self.usd_per_instance_hour, self.takes, self.schedule)
+        return Fleet(self.device, self.usd_per_instance_hour, self.takes, self.running.schedule)
 
     @property
     def usd_per_month(self) -> float | None:
@@ -115,8 +105,7 @@ class ServingRow:
         readable = {
             name: value if not isinstance(value, float) or isfinite(value) else None for name, value in asdict(self).items()
         }
-        cold_start = None if self.cold_start is None else self.cold_start.to_dict()
-        return {**readable, "cold_start": cold_start, "usd_per_month": self.usd_per_month}
+        return {**readable, "running": self.running.to_dict(), "usd_per_month": self.usd_per_month}
 
 
 def row_of(
@@ -157,8 +146,7 @@ def row_of(
         latency=latencies(outcomes),
         share_within=limits.share_of(outcomes[0]),
         load=peak_per_s / (replicas * saturation),
-        schedule=schedule,
-        instances=tuple(schedule.counts(rate_per_s, fleet.takes).tolist()),
+        running=RunningFleet(schedule, tuple(schedule.counts(rate_per_s, fleet.takes).tolist())),
         usd_per_instance_hour=usd_per_hour,
     )
     return with_price(row, fleet.usd_per_hour_at(rate_per_s), at_rate, rate_per_s=rate_per_s)
