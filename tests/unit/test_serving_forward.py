@@ -216,6 +216,13 @@ def test_a_budget():
         serve_plan("resnet50", on="l4,h100-sxm", rate="10/s", budget=f"{cheap / 2}")
 
 
+def test_a_machine_that_is_at_hand_is_inside_any_budget():
+    plan = serve_plan(small_job(), on="l4,here", rate="100/s", budget="1")
+    assert [(row.owned, row.over_budget) for row in plan.rows] == [(True, False), (False, True)]
+    dear = serve_plan(small_job(), on="l4,here", rate="100000000/s", budget="1M")
+    assert [(row.owned, row.over_budget) for row in dear.rows] == [(False, False), (True, True)]  # many have to be bought
+
+
 def test_on_the_command_line():
     words = ["serve-plan", "resnet50", "--on", "l4,t4", "--rate", "500/s", "--slo", "latency=100ms"]
     text = CliRunner().invoke(main, words).output

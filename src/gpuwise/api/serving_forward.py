@@ -140,6 +140,7 @@ class _Plan:
             usd_per_million_output=None,
             usd_per_million_tokens=None,
             forward=passes.of(instance.policy),
+            owned=device.spec.machine is not None,
         )
         if family(device.chip) == "systolic":
             self.compiled.append(name)

@@ -10,9 +10,7 @@ from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option
 from gpuwise.serving_settings import ServingSettings
 
 
-@click.command(
-    "serve-plan", cls=JobCommand, short_help="What serving a language model takes, and on which devices it is cheapest."
-)
+@click.command("serve-plan", cls=JobCommand, short_help="What serving a model takes, and on which devices it is cheapest.")
 @job_argument
 @on_option(
     "Only these devices, separated by commas. h100-sxm:2 is one instance on two devices.", required=False, metavar="A,B,C"
@@ -21,9 +19,10 @@ from gpuwise.serving_settings import ServingSettings
 @settings_options(ServingSettings)
 @json_option
 def command(job: str, on: str | None, rate: str, as_json: bool, **settings: Unpack[ServingSettings]) -> None:
-    """Instances, latencies and dollars of serving JOB, a model that generates text, at a rate of requests.
+    """Instances, latencies and dollars of serving JOB at a rate of requests: text under an engine or, of a model that writes
+    none, forward passes of plain PyTorch.
 
-    Without --on: the cheapest of all devices that offers of the catalog sell.
+    Without --on: the cheapest of all devices that offers of the catalog sell; of forward passes this machine, too.
     """
     from gpuwise import api
     from gpuwise.cli.output import emit
