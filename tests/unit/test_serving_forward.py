@@ -159,6 +159,10 @@ def test_this_machine_is_enough_or_not(rate: str, words: str):
     assert [note.kind for note in plan.remark_notes] == ["machine-for-requests"]
     assert words in plan.remarks[0]
     assert words in as_text(plan)
+    measured = (
+        gpuwise.forecast(small_job(), on="here", mode="infer", micro_batch=1).provenance["step_time_s"] == "measured here"
+    )
+    assert ("machine-not-measured" in {note.kind for note in plan.assumption_notes}) is not measured
     assert plan.remark_notes[0].figures["highest_per_s"] == plan.rows[0].saturation_rate
 
 
@@ -214,6 +218,13 @@ def test_a_budget():
     cheap = free.rows[0].usd_per_month
     with pytest.raises(NoPlanError, match=f"the nearest is 1 x {free.rows[0].device}"):
         serve_plan("resnet50", on="l4,h100-sxm", rate="10/s", budget=f"{cheap / 2}")
+
+
+def test_a_machine_that_is_at_hand_is_inside_any_budget():
+    plan = serve_plan(small_job(), on="l4,here", rate="100/s", budget="1")
+    assert [(row.owned, row.over_budget) for row in plan.rows] == [(True, False), (False, True)]
+    dear = serve_plan(small_job(), on="l4,here", rate="100000000/s", budget="1M")
+    assert [(row.owned, row.over_budget) for row in dear.rows] == [(False, False), (True, True)]  # many have to be bought
 
 
 def test_on_the_command_line():

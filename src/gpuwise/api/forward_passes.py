@@ -134,7 +134,7 @@ class JobPasses:
         """The pass at one size: from a recording of all sizes where there is one, else from that of this size."""
         on_this_cpu = is_this_cpu(device)
         source = self.source.with_own_kernels() if on_this_cpu else self.source
-        for single in (False, True):
+        for single in (True,) if strategy.compile else (False, True):  # of compiled passes each size is recorded anyway
             key = on_this_cpu, device.target, single
             if key not in self._pricers:
                 traces = source.step_traces(device.target) if single else source.traces(device.target)

@@ -12,6 +12,7 @@ from gpuwise.api.forward_passes import MOST, JobPasses
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB, SHOWN
 from gpuwise.api.serving_job_kinds import PYTORCH, batch_of, check_answers_in_one_pass, window_s_of
 from gpuwise.api.serving_money import price_source, with_money
+from gpuwise.api.serving_times import MEASURED
 from gpuwise.api.source import StepSource
 from gpuwise.cost.rates import family
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
@@ -102,12 +103,14 @@ class _Plan:
     Attributes:
         remarks: whether this machine is enough, once it has a row.
         compiled: devices with a row that run no eager passes.
+        is_measured: False once this machine has a row that rests on figures of other machines.
     """
 
     def __init__(self, catalog: Catalog, model: JobPasses, load: LoadShape, limits: Limits, rate_per_s: float) -> None:
         self.catalog, self.model, self.load, self.limits, self.rate_per_s = catalog, model, load, limits, rate_per_s
         self.remarks: list[Note] = []
         self.compiled: list[str] = []
+        self.is_measured = True
 
     def of_catalog(self) -> tuple[list[ServingRow], tuple[Fleet, ...], tuple[Note, ...]]:
         """The rows of the cheapest machines of the catalog and of this one; the fleets by rate; what was considered."""
@@ -144,10 +147,12 @@ class _Plan:
             usd_per_million_output=None,
             usd_per_million_tokens=None,
             forward=passes.of(instance.policy),
+            owned=device.spec.machine is not None,
         )
         if family(device.chip) == "systolic":
             self.compiled.append(name)
         if device.spec.machine is not None:
+            self.is_measured = passes.forecasts[1].provenance["step_time_s"] == MEASURED
             self.remarks.append(self._remark(device, row, (instance, saturation)))
         return row
 
@@ -185,6 +190,7 @@ class _Plan:
             *(() if self.model.batch else (notes.batches_that_serve_most(most=MOST),)),
             *(() if "window" in requested else (notes.no_window(),)),
             serving_notes.poisson_arrivals(),
+            *(() if self.is_measured else (serving_notes.machine_not_measured(),)),
         )
 
 

@@ -26,6 +26,7 @@ _OF_PASSES = {
     "batch": "--on and --rate: an engine's batches are as large as its memory lets them be",
     "window": "--on and --rate: an engine lets requests join at every iteration",
 }
+_OF_BOTH = {"slo", "precision", "engine", "budget"}
 _TEXT_JOB = "a job that writes text says Job(generate=...)"
 
 
@@ -44,6 +45,9 @@ def check_answers_in_one_pass(requested: ServingSettings, *, job: str) -> None:
     for name, instead in _OF_TEXT.items():
         if requested.get(name) is not None:
             raise InputError(f"{flag_of(name)} {why}", [instead or f"leave out {flag_of(name)}", _TEXT_JOB])
+    for name in settings_of(ServingSettings):
+        if requested.get(name) is not None and name not in _OF_BOTH | settings_of(ForwardSettings).keys():
+            raise InputError(f"{flag_of(name)} has no meaning yet for a request that is one forward pass.", [_TEXT_JOB])
     engine = requested.get("engine")
     if engine not in (None, PYTORCH):
         raise InputError(f"--engine {engine} {why}", [f"leave out --engine, or --engine {PYTORCH}", _TEXT_JOB])

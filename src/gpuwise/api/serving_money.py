@@ -45,7 +45,7 @@ def with_money(
 
 
 def _over(row: ServingRow, budget_usd: float) -> bool:
-    return row.replicas > 0 and (row.usd_per_month is None or row.usd_per_month > budget_usd)
+    return row.replicas > 0 and not row.is_free and (row.usd_per_month is None or row.usd_per_month > budget_usd)
 
 
 def _check_budget(forecast: ServingForecast) -> None:

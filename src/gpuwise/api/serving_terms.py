@@ -102,16 +102,16 @@ class FleetTerms:
         return replace(schedule, start_s=start_s if schedule.follows else 0.0, gone=gone)
 
     def with_running(
-        self, row: ServingRow, device: Device, offer: Offer | None, *, instance: Instance, energy: EnergyOf
+        self, row: ServingRow, device: Device, offer: Offer | None, *, instance: Instance, energy: EnergyOf | None
     ) -> ServingRow:
         """The row with energy, cold start, stops and spot machines; one without an answer stays as it is.
 
-        energy: of one of its instances, from the outcome of a load that comes at a rate.
+        energy: of one of its instances, from the outcome of a load that comes at a rate; None where that is unknown.
         """
         if not row.replicas:
             return row
         served, rate_per_s = self._busiest(row, instance)
-        row = replace(row, energy=energy(served, rate_per_s))
+        row = replace(row, energy=energy(served, rate_per_s) if energy else None)
         if not self.starts:
             return row
         start, latency_s = cold_start(row.weight_bytes * device.devices), float(np.nanmean(served.latency_s))

@@ -23,7 +23,7 @@ VERBS = {
     "fit": "The largest micro-batch on a device, and what each memory technique frees and costs.",
     "compare": "A job on several devices side by side, with the reason for each speed-up.",
     "scale": "A job on ever more devices: throughput, efficiency, cost, and where more stop paying.",
-    "serve-plan": "What serving a language model takes: instances, latencies, dollars.",
+    "serve-plan": "What serving a model takes: instances, latencies, dollars.",
     "serve-check": "Serve a job on this machine, with the forecast beside what was measured.",
     "train": "Run a job on this machine, as planned.",
     "validate": "Forecasts held against real steps on this machine.",

@@ -11,9 +11,7 @@ from gpuwise.cli.pictures import check_plot, serving_plot_option, show_prices
 from gpuwise.serving_settings import ServingSettings
 
 
-@click.command(
-    "serve-plan", cls=JobCommand, short_help="What serving a language model takes, and on which devices it is cheapest."
-)
+@click.command("serve-plan", cls=JobCommand, short_help="What serving a model takes, and on which devices it is cheapest.")
 @job_argument
 @on_option(
     "Only these devices, separated by commas. h100-sxm:2 is one instance on two devices.", required=False, metavar="A,B,C"
@@ -25,9 +23,10 @@ from gpuwise.serving_settings import ServingSettings
 def command(
     job: str, on: str | None, rate: str | None, as_json: bool, plot: str | None, **settings: Unpack[ServingSettings]
 ) -> None:
-    """Instances, latencies and dollars of serving JOB, a model that generates text, at a rate of requests.
+    """Instances, latencies and dollars of serving JOB at a rate of requests: text under an engine or, of a model that writes
+    none, forward passes of plain PyTorch.
 
-    Without --on: the cheapest of all devices that offers of the catalog sell.
+    Without --on: the cheapest of all devices that offers of the catalog sell; of forward passes this machine, too.
     """
     from gpuwise import api
     from gpuwise.cli.output import emit

@@ -49,9 +49,6 @@ def command_lines(command: str) -> str:
 def rate_words(rate_per_s: float) -> str:
     """'22.5/s', or '12/h' for few."""
     return f"{number(rate_per_s)}/s" if rate_per_s >= 0.1 else f"{number(rate_per_s * 3600)}/h"
-    if rate_per_s >= 1000:
-        return f"{rate_per_s:,.0f}/s"
-    return f"{rate_per_s:,.3g}/s" if rate_per_s >= 0.1 else f"{rate_per_s * 3600:,.3g}/h"
 
 
 def small_usd(value: float) -> str:

@@ -67,8 +67,8 @@ class ForwardInstance:
         return self.copies * self.policy.batch / self.times.pass_s(self.policy.batch)
 
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
-        """What one device makes of its share of a load, where every pass takes `factor` times its forecast. The share has the
-        arrivals of the load, as many times slower as there are devices: of a Poisson load it is one, too."""
+        """What one device makes of its share of a load, where every pass takes `factor` times its forecast. A share arrives as
+        the load does, as many times slower as there are devices: of a Poisson load it is a Poisson load, too."""
         share = replace(load, arrival_s=load.arrival_s * self.copies)
         return GroupServer(self.times, self.policy).served(share, factor=factor)
 
@@ -120,8 +120,8 @@ def best_batches(instances: Sequence[ForwardInstance], loads: LoadShape, limits:
     return best, highest
 
 
-def rate_bound(times: ForwardTimes, limits: Limits, *, copies: int = 1) -> float:
-    """Requests a second that no batch exceeds within the limits, in closed form; 0.0 where a pass of one sample is too slow.
+def rate_bound(times: ForwardTimes, limits: Limits) -> float:
+    """Requests a second of one device that no batch exceeds within the limits; 0.0 where a pass of one sample is too slow.
 
     Whoever runs in a pass that is longer than the limit is beyond it, so nearly all requests run in passes that are not.
     Between two numbers of samples that are priced a pass is linear, so the samples a second of a pass are highest at one of
@@ -137,7 +137,7 @@ def rate_bound(times: ForwardTimes, limits: Limits, *, copies: int = 1) -> float
         if min(low_s, high_s) < limit_s < max(low_s, high_s):
             samples = size + (larger - size) * (limit_s - low_s) / (high_s - low_s)
             rates.append(samples / limit_s)
-    return copies * max(rates) * (SLACK if np.isfinite(limit_s) else 1.0)
+    return max(rates) * (SLACK if np.isfinite(limit_s) else 1.0)
 
 
 def pass_limit_s(limits: Limits) -> float:

@@ -55,6 +55,7 @@ class ServingRow:
         mode: what is special about it, such as layers on the host; None (default) for a model on its devices.
         reason: why there is no answer, or "".
         forward: how forward passes run, of a model without a cache; None (default) of one that generates.
+        owned: whether it is this machine. False by default.
     """
 
     device: str
@@ -77,12 +78,18 @@ class ServingRow:
     offer: str = ""
     over_budget: bool = False
     break_even: ApiBreakEven | None = None
-    running: RunningFleet = RunningFleet()
+    running: RunningFleet = field(default_factory=RunningFleet)
     energy: EnergyUse | None = None
     launch: str = ""
     mode: ServingMode | None = None
     reason: str = ""
     forward: BatchedPass | None = None
+    owned: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is this machine and no further one, so that nothing has to be rented."""
+        return self.owned and self.replicas == 1
 
     @property
     def takes(self) -> float:
@@ -197,13 +204,15 @@ def _floor(alone: Served, limits: Limits) -> str:
 
 
 def cheapest_first(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:
-    """Rows with a price first, by dollars; then those without; then those that do not serve the rate."""
+    """This machine first where it is enough; then rows with a price, by dollars; then those without; then those that do not
+    serve the rate."""
     return tuple(
         sorted(
             rows,
             key=lambda row: (
                 row.replicas == 0,
                 row.over_budget,
+                not row.is_free,
                 row.usd_per_hour is None,
                 row.usd_per_hour or 0.0,
                 row.replicas,
