@@ -45,6 +45,12 @@ def one_at_a_time(
     def blocks_of(tokens: int) -> int:
         return -(-tokens // block)
 
+    def cached_of(r: Running) -> int:
+        return 0 if policy.brought and r.written else r.cached
+
+    def shared_of(r: Running) -> int:
+        return 0 if policy.brought else r.cached // block
+
     columns = (load.arrival_s, load.input_tokens, load.output_tokens, load.cached_tokens)
     coming = [Running(i, *row) for i, row in enumerate(zip(*(column.tolist() for column in columns), strict=True))]
     coming = [r for r in coming if blocks_of(r.input_tokens + r.output_tokens) <= policy.blocks]
@@ -75,25 +81,25 @@ def one_at_a_time(
         chunks: list[tuple[Running, int]] = []
 
         def take(r: Running, new: int) -> int:
-            more = blocks_of(r.in_cache + new) - r.cached // block - r.blocks
+            more = blocks_of(r.in_cache + new) - shared_of(r) - r.blocks
             r.blocks += more
             chunks.append((r, new))  # noqa: B023
             return more
 
         for r in running:
             if not r.decodes:
-                room = (r.blocks + r.cached // block + free) * block - r.in_cache
+                room = (r.blocks + shared_of(r) + free) * block - r.in_cache
                 new = min(tokens, r.to_read - r.in_cache, room)
                 if new > 0:
                     free -= take(r, new)
                     tokens -= new
         while waiting and not preempted and tokens > 0 and len(running) < policy.sequences:
             r = waiting[0]
-            new = min(tokens, r.input_tokens + r.written - r.cached)
-            if blocks_of(r.cached + new) - r.cached // block > free:
+            new = min(tokens, r.input_tokens + r.written - cached_of(r))
+            if blocks_of(cached_of(r) + new) - shared_of(r) > free:
                 break
             running.append(waiting.pop(0))
-            r.to_read, r.in_cache = r.input_tokens + r.written, r.cached
+            r.to_read, r.in_cache = r.input_tokens + r.written, cached_of(r)
             free -= take(r, new)
             tokens -= new
         clock += iteration_s([(n, r.in_cache) for r, n in chunks], len(decoding), sum(r.in_cache for r in decoding))
@@ -125,8 +131,9 @@ def one_at_a_time(
     sequences=st.sampled_from([1, 4, 64]),
     blocks=st.sampled_from([40, 80, 1000]),
     cached_share=st.sampled_from([0.0, 0.4]),
+    brought=st.booleans(),
 )
-def test_many_iterations_at_once_are_those_of_one_at_a_time(seed, rate, batched, sequences, blocks, cached_share):
+def test_many_iterations_at_once_are_those_of_one_at_a_time(seed, rate, batched, sequences, blocks, cached_share, brought):
     rng = np.random.default_rng(seed)
     count = 40
     load = requests(
@@ -135,7 +142,9 @@ def test_many_iterations_at_once_are_those_of_one_at_a_time(seed, rate, batched,
         rng.integers(1, 200, count),
         cached_share=cached_share,
     )
-    policy = BatchingPolicy(batched_tokens=batched, sequences=min(sequences, batched), cache_tokens=blocks * 16)
+    policy = BatchingPolicy(
+        batched_tokens=batched, sequences=min(sequences, batched), cache_tokens=blocks * 16, brought=brought
+    )
     _, first, end, preemptions = one_at_a_time(load, linear, policy)
     served = serve(load, linear, policy)
     np.testing.assert_allclose(served.first_token_s, first, rtol=1e-9)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.unit.test_api_serving import job
 
 from gpuwise.api.serving import serve_plan
 from gpuwise.errors import InputError, UnknownNameError, UnsupportedError
@@ -123,7 +124,7 @@ QUESTION = {"rate": "40/s", "input": 400, "output": 100, "slo": "ttft=300ms,tpot
 
 
 def test_rows_apart_stand_beside_those_together():
-    result = serve_plan("gpt2", on="l4", prefill_on="h100-80gb-sxm", network="100 Gbit Ethernet", **QUESTION)
+    result = serve_plan(job(), on="l4", prefill_on="h100-80gb-sxm", network="100 Gbit Ethernet", **QUESTION)
     assert sorted(row.device for row in result.rows) == ["l4", "l4 after h100-80gb-sxm"]
     row = next(row for row in result.rows if row.mode is not None)
     mode = row.mode
@@ -136,8 +137,8 @@ def test_rows_apart_stand_beside_those_together():
     )
     assert row.fleet is None  # more of one kind alone do not serve more
     assert 5e9 < mode.link_bytes_per_s <= 12.5e9
-    # 12 layers of keys and values, 768 wide, in 16 bits
-    assert mode.transfer_s == pytest.approx(400 * 2 * 12 * 768 * 2 / mode.link_bytes_per_s, rel=0.1)
+    # Four layers of keys and values of two heads of 64, in 16 bits.
+    assert mode.transfer_s == pytest.approx(1e-4 + 400 * 2 * 4 * 2 * 64 * 2 / mode.link_bytes_per_s, rel=0.1)
     for line, role in ((row.launch, "kv_consumer"), (mode.launch, "kv_producer")):
         words = shlex.split(line)
         assert json.loads(words[words.index("--kv-transfer-config") + 1])["kv_role"] == role
@@ -146,8 +147,8 @@ def test_rows_apart_stand_beside_those_together():
 
 def test_what_cannot_be_apart():
     with pytest.raises(InputError, match="goes with --prefill-on"):
-        serve_plan("gpt2", on="l4", network="100 Gbit Ethernet", **QUESTION)
+        serve_plan(job(), on="l4", network="100 Gbit Ethernet", **QUESTION)
     with pytest.raises(UnknownNameError):
-        serve_plan("gpt2", on="l4", prefill_on="no-such-card", **QUESTION)
-    result = serve_plan("gpt2", on="l4", prefill_on="l4", engine="llama.cpp", weights="gguf-q8_0", rate="1/min")
+        serve_plan(job(), on="l4", prefill_on="no-such-card", **QUESTION)
+    result = serve_plan(job(), on="l4", prefill_on="l4", engine="llama.cpp", weights="gguf-q8_0", rate="1/min")
     assert "does not move" in next(row.reason for row in result.rows if "after" in row.device)

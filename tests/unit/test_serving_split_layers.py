@@ -100,7 +100,10 @@ def test_texts():
 
 
 def test_a_model_on_a_card_and_its_host():
-    (row,) = serve_plan("gpt2", on="rtx-4060", weights="gguf-f16", gpu_layers="10", host="ryzen-5950x", **LOCAL).rows
+    result = serve_plan("gpt2", on="rtx-4060", weights="gguf-f16", gpu_layers="10", host="ryzen-5950x", **LOCAL)
+    (row,) = result.rows
+    assert "10 of 13 layers, the head included, on the card" in str(result)
+    assert any("ryzen-5950x and 64 GiB" in note for note in result.assumptions)
     catalog = load_catalog()
     card, host = catalog.chip("rtx-4060"), catalog.chip("ryzen-5950x")
     assert card.memory_bandwidth_bytes_per_s

@@ -145,6 +145,20 @@ def test_products_of_a_token_are_those_of_the_weights():
     ]
 
 
+def test_keys_and_values_that_one_product_makes_count_each():
+    config = Gpt2Config(vocabulary=64, positions=64, width=32, layers=2, heads=4)
+    job = Job(
+        lambda: Gpt2(config),
+        lambda n: {"tokens": torch.zeros(n, 8, dtype=torch.long)},
+        lambda model, batch: model(batch["tokens"]).mean(),
+        generate=generate,
+        context_length=64,
+    )
+    generation = record_generation(job, longest=64)
+    assert generation.cache_bytes_per_token == 2 * 2 * 32 * 2  # layers, keys and values, width, bytes
+    assert sum(each.layers * each.key_bytes for each in generation.attention) == generation.cache_bytes_per_token
+
+
 def test_engines_run_queries_keys_and_values_as_one_product():
     generation = record_generation(tiny())
     trace = fused(generation.tokens.at(micro_batch=1, new_tokens=16))

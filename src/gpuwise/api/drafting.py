@@ -93,8 +93,13 @@ class DraftedModel(EngineModel):
         return (
             *super().notes,
             notes.drafted(draft_tokens=speculation.draft_tokens, mean=speculation.stride),
+            *((notes.format_of_draft(format=self._draft_format),) if self._draft else ()),
             *((assumed,) if self._settings.is_assumed else ()),
         )
+
+    @property
+    def _draft_format(self) -> str:
+        return self._draft.format.name if self._draft and self._draft.format else self.precision
 
     def check(self, device: Device) -> None:
         """Raises UnsupportedError where the draft has no figures."""

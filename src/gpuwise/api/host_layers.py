@@ -163,12 +163,18 @@ class HostedModel(EngineModel):
         """The host of a device, and its memory. Of a device of the catalog it is unknown."""
         requested = self._requested
         is_here = requested.host == HERE or (not requested.host and device.spec.machine is not None)
-        host = device_of("cpu" if is_here else requested.host or HOST, self._catalog)
+        host = _processor_here(self._catalog) if is_here else device_of(requested.host or HOST, self._catalog)
         memory_bytes = requested.memory_bytes or (_memory_here() if is_here else None)
         if not is_here and (not requested.host or memory_bytes is None):
             gib = (memory_bytes or ASSUMED_BYTES) // 2**30
             self._assumed[host.chip.id] = notes.assumed_host(host=host.chip.id, gib=gib)
         return host, memory_bytes or ASSUMED_BYTES
+
+
+def _processor_here(catalog: Catalog) -> Device:
+    """This machine's processor: as measured, where it is the device, else the one of the catalog most like it."""
+    here = device_of(HERE, catalog)
+    return here if here.chip.kind == "cpu" else device_of("cpu", catalog)
 
 
 def _memory_here() -> int | None:

@@ -38,6 +38,12 @@ def drafted(*, draft_tokens: int, mean: float) -> str:
     )
 
 
+@kind_of_note(flag="--draft")
+def format_of_draft(*, format: str) -> str:
+    """In which format the weights of the draft are."""
+    return f"the draft's weights in {format}"
+
+
 @kind_of_note(flag="--prefill-on")
 def cache_moves(*, link: str, gbytes_per_s: float) -> str:
     """Between instances that read and instances that write, keys and values move over a network."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 
 from gpuwise.report.parts import TextTable, columns, grid, heading, indented, notes, number
+from gpuwise.serving.apart import PromptsApart
 from gpuwise.serving.fleets import RateRange
 from gpuwise.serving.forecast import ServingForecast
 from gpuwise.serving.launch import PRESET_WEIGHTS, UNKNOWN_MODEL
@@ -32,6 +33,9 @@ def choice_parts(forecast: ServingForecast) -> list[RenderableType]:
     if served and served[0].launch:
         parts += [heading(f"start each {served[0].device} with"), indented(command_lines(served[0].launch))]
         parts += [indented(words)] if (words := _model_words(forecast)) else []
+    if served and isinstance(served[0].mode, PromptsApart) and served[0].mode.launch:
+        parts += [heading(f"start each {served[0].mode.device} that reads prompts with")]
+        parts += [indented(command_lines(served[0].mode.launch))]
     parts += notes("prices of", [f"{row.device}: {row.offer}" for row in served if row.offer])
     return parts
 
