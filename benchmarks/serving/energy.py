@@ -97,18 +97,15 @@ def main() -> None:
     rows = rows_of(options.reference)
     forecasts = pd.DataFrame([forecast(row) for _, row in rows.iterrows()])
     low, high = ENERGY_SPREAD
-    parts = []
-    for figure, ratio in (
-        ("J a token", forecasts.joules / rows.joules_per_token),
-        ("tokens a second", forecasts.tokens_per_s / rows.output_tokens_per_s),
-    ):
-        inside = (1 / ratio).between(low, high)
-        parts.append(rows[["device", "family", "precision"]].assign(figure=figure, ratio=ratio, inside=inside))
-    table = pd.concat(parts)
-    for figure, part in table.groupby("figure"):
-        error = (part.ratio - 1).abs()
-        print(f"{figure}: {len(part)} rows, median error {error.median():.1%}, 90th percentile {error.quantile(0.9):.1%}")
-    text = table_of(table, ["figure", "device", "family", "precision"])
+    ratio, rates = forecasts.joules / rows.joules_per_token, forecasts.tokens_per_s / rows.output_tokens_per_s
+    lines = []
+    for figure, part in (("joules a token", ratio), ("tokens a second, on which they rest", rates)):
+        error = (part - 1).abs()
+        lines.append(
+            f"{len(part)} rows, {figure}: median error {error.median():.1%}, 90th percentile {error.quantile(0.9):.1%}."
+        )
+    table = rows[["device", "family", "precision"]].assign(ratio=ratio, inside=(1 / ratio).between(low, high))
+    text = "\n".join([*lines, "", table_of(table, ["device", "family", "precision"])])
     print(text)
     if options.write:
         put(text, BEGIN, END)

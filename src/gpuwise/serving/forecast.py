@@ -15,7 +15,7 @@ from gpuwise.serving.energy import EnergyUse
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet, RateRange
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
 from gpuwise.serving.requests import Requests
-from gpuwise.serving.running import RunningFleet
+from gpuwise.serving.running import ALL_THE_TIME, RunningFleet
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.schedule import CONSTANT, FleetSchedule
 from gpuwise.serving.served import Served
@@ -74,7 +74,7 @@ class ServingRow:
     offer: str = ""
     over_budget: bool = False
     break_even: ApiBreakEven | None = None
-    running: RunningFleet = RunningFleet()
+    running: RunningFleet = ALL_THE_TIME
     energy: EnergyUse | None = None
     launch: str = ""
     reason: str = ""
