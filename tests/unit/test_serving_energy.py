@@ -57,9 +57,7 @@ def test_energy_of_a_load():
     work = LoadWork(
         0.1 * served.busy_s * chip.peak_flops_per_s["bf16"], 0.4 * served.busy_s * chip.memory_bandwidth_bytes_per_s
     )
-    use = energy_use(
-        chip, served, work, precision="bf16", devices=2, rate_per_s=1.0, iterations=(0.8, 1.25), parameters=figures
-    )
+    use = energy_use(chip, served, work, devices=2, **SETTINGS)
     assert (use.arithmetic, use.bandwidth) == (pytest.approx(0.1), pytest.approx(0.4))
     share = use.utilisation * share_of_tdp(0.1, 0.4, figures.power) + (1 - use.utilisation) * figures.power["waiting"]
     assert use.watts.value == pytest.approx(share * chip.tdp_w)
@@ -73,12 +71,7 @@ def test_energy_of_a_load():
     assert low == pytest.approx(np.exp(-np.sqrt(np.log(ENERGY_SPREAD[0]) ** 2 + np.log(0.8) ** 2)))
     assert use.watts.high <= chip.tdp_w
     for unknown in (replace(chip, tdp_w=None), replace(chip, kind="cpu")):
-    assert (
-        energy_use(
-            unknown, served, work, precision="bf16", devices=1, rate_per_s=1.0, iterations=(0.8, 1.25), parameters=figures
-        )
-        is None
-    )
+        assert energy_use(unknown, served, work, devices=1, **SETTINGS) is None
 
 
 def test_an_idle_instance_takes_more_energy_a_token():
