@@ -21,10 +21,9 @@ from benchmarks.serving.models import CONFIGS, generation_of
 from benchmarks.serving.page import put, table_of
 from gpuwise.api.devices import device_of
 from gpuwise.cost.parameters import parameters
-from gpuwise.cost.power import ENERGY_SPREAD
 from gpuwise.hardware import load_catalog
 from gpuwise.serving.continuous import serve
-from gpuwise.serving.energy import energy_use, work_of
+from gpuwise.serving.energy import energy_spread, energy_use, work_of
 from gpuwise.serving.engines import engine_of
 from gpuwise.serving.formats import format_of, stored
 from gpuwise.serving.instance import LoadShape
@@ -83,6 +82,7 @@ def forecast(row: pd.Series) -> dict[str, float]:
         precision=weights.arithmetic or "bf16",
         devices=tp,
         rate_per_s=rate,
+        iterations=engine_of("vllm").spread,
         parameters=parameters(),
     )
     assert energy is not None
@@ -96,19 +96,15 @@ def main() -> None:
     options = parser.parse_args()
     rows = rows_of(options.reference)
     forecasts = pd.DataFrame([forecast(row) for _, row in rows.iterrows()])
-    low, high = ENERGY_SPREAD
-    parts = []
-    for figure, ratio in (
-        ("J a token", forecasts.joules / rows.joules_per_token),
-        ("tokens a second", forecasts.tokens_per_s / rows.output_tokens_per_s),
-    ):
-        inside = (1 / ratio).between(low, high)
-        parts.append(rows[["device", "family", "precision"]].assign(figure=figure, ratio=ratio, inside=inside))
-    table = pd.concat(parts)
-    for figure, part in table.groupby("figure"):
-        error = (part.ratio - 1).abs()
-        print(f"{figure}: {len(part)} rows, median error {error.median():.1%}, 90th percentile {error.quantile(0.9):.1%}")
-    text = table_of(table, ["figure", "device", "family", "precision"])
+    low, high = energy_spread(engine_of("vllm").spread)
+    ratio, rates = forecasts.joules / rows.joules_per_token, forecasts.tokens_per_s / rows.output_tokens_per_s
+    lines = []
+    for figure, part in (("joules a token", ratio), ("tokens a second, on which they rest", rates)):
+        error = (part - 1).abs()
+        most = error.quantile(0.9)
+        lines.append(f"{len(part)} rows, {figure}: median error {error.median():.1%}, 90th percentile {most:.1%}.")
+    table = rows[["device", "family", "precision"]].assign(ratio=ratio, inside=(1 / ratio).between(low, high))
+    text = "\n".join([*lines, "", table_of(table, ["device", "family", "precision"])])
     print(text)
     if options.write:
         put(text, BEGIN, END)

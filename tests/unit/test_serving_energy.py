@@ -13,13 +13,15 @@ from gpuwise.cost.parameters import parameters
 from gpuwise.cost.power import ENERGY_SPREAD, share_of_tdp
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.serving.continuous import serve
-from gpuwise.serving.energy import LoadWork, energy_use, work_of
+from gpuwise.serving.energy import LoadWork, energy_spread, energy_use, work_of
 from gpuwise.serving.formats import StoredWeights
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import requests
 from gpuwise.tracing.generation import record_generation
 
 POLICY = BatchingPolicy(batched_tokens=512, sequences=8, cache_tokens=100_000)
+
+SETTINGS = {"precision": "bf16", "rate_per_s": 1.0, "iterations": (0.8, 1.25), "parameters": parameters()}
 
 
 def iteration_s(chunks, sequences, past_tokens):
@@ -55,16 +57,21 @@ def test_energy_of_a_load():
     work = LoadWork(
         0.1 * served.busy_s * chip.peak_flops_per_s["bf16"], 0.4 * served.busy_s * chip.memory_bandwidth_bytes_per_s
     )
-    use = energy_use(chip, served, work, precision="bf16", devices=2, rate_per_s=1.0, parameters=figures)
+    use = energy_use(chip, served, work, devices=2, **SETTINGS)
     assert (use.arithmetic, use.bandwidth) == (pytest.approx(0.1), pytest.approx(0.4))
     share = use.utilisation * share_of_tdp(0.1, 0.4, figures.power) + (1 - use.utilisation) * figures.power["waiting"]
     assert use.watts.value == pytest.approx(share * chip.tdp_w)
     assert use.joules_per_request.value == pytest.approx(2 * use.watts.value)
     assert use.joules_per_token.value == pytest.approx(2 * use.watts.value / 10)
-    assert use.joules_per_token.low == pytest.approx(ENERGY_SPREAD[0] * use.joules_per_token.value)
+    assert use.watts.low == pytest.approx(ENERGY_SPREAD[0] * use.watts.value)
+    low, high = energy_spread((0.8, 1.25))
+    assert use.joules_per_token.low == pytest.approx(low * use.joules_per_token.value)
+    assert use.joules_per_token.high == pytest.approx(high * use.joules_per_token.value)
+    assert energy_spread((1.0, 1.0)) == pytest.approx(ENERGY_SPREAD)
+    assert low == pytest.approx(np.exp(-np.sqrt(np.log(ENERGY_SPREAD[0]) ** 2 + np.log(0.8) ** 2)))
     assert use.watts.high <= chip.tdp_w
-    unknown = replace(chip, tdp_w=None)
-    assert energy_use(unknown, served, work, precision="bf16", devices=1, rate_per_s=1.0, parameters=figures) is None
+    for unknown in (replace(chip, tdp_w=None), replace(chip, kind="cpu")):
+        assert energy_use(unknown, served, work, devices=1, **SETTINGS) is None
 
 
 def test_an_idle_instance_takes_more_energy_a_token():

@@ -168,6 +168,7 @@ def energy_of(device: Device, model: EngineModel, generation: Generation) -> Ene
             precision=weights.arithmetic or model.precision,
             devices=device.devices,
             rate_per_s=rate_per_s,
+            iterations=model.engine.spread,
             parameters=parameters(),
         )
 

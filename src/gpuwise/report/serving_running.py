@@ -36,9 +36,8 @@ def running_parts(forecast: ServingForecast) -> list[RenderableType]:
 
 def hours_words(row: ServingRow) -> str:
     """'0 to 7: 1, 8 to 19: 4, 20 to 23: 2; 62.3 hours paid a day of 96 always on'."""
-    runs = [
-        (count, [hour for hour, _ in run]) for count, run in groupby(enumerate(row.running.instances), lambda pair: pair[1])
-    ]
+    by_hour = enumerate(row.running.instances)
+    runs = [(count, [hour for hour, _ in run]) for count, run in groupby(by_hour, lambda pair: pair[1])]
     words = [f"{hours[0]} to {hours[-1]}: {count}" if len(hours) > 1 else f"{hours[0]}: {count}" for count, hours in runs]
     paid = hours_paid(row)
     return f"{', '.join(words)}; {paid:.1f} hours paid a day of {24 * row.replicas} always on"

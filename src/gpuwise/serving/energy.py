@@ -8,6 +8,7 @@ device draws what the law gives for these shares; while it waits for requests, w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp, hypot, inf, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,18 +75,21 @@ def energy_use(
     precision: str,
     devices: int,
     rate_per_s: float,
+    iterations: tuple[float, float],
     parameters: Parameters,
 ) -> EnergyUse | None:
-    """The energy of one instance at a load; None where the chip's TDP, peak or bandwidth is unknown.
+    """The energy of one instance at a load; None where the chip's TDP, peak or bandwidth is unknown, and of CPUs, which the
+    law does not know.
 
     Arguments:
         served: the simulated outcome of the load.
         precision: that products compute in.
         devices: of the instance, which share its layers.
         rate_per_s: requests that arrive at the instance.
+        iterations: low and high of measured over forecast times of iterations.
     """
     peak = chip.peak_flops_per_s.get(precision) or chip.peak_flops_per_s.get("fp32")
-    if not chip.tdp_w or not peak or not chip.memory_bandwidth_bytes_per_s or not served.busy_s:
+    if chip.kind == "cpu" or not chip.tdp_w or not peak or not chip.memory_bandwidth_bytes_per_s or not served.busy_s:
         return None
     arithmetic = min(1.0, work.flops / served.busy_s / peak)
     bandwidth = min(1.0, work.bytes_read / served.busy_s / chip.memory_bandwidth_bytes_per_s)
@@ -94,11 +98,26 @@ def energy_use(
     watts = chip.tdp_w * share
     joules = watts * devices / rate_per_s
     written = float(np.mean(served.requests.output_tokens))
-    return EnergyUse(_spread(watts, most=chip.tdp_w), _spread(joules / written), _spread(joules), busy, arithmetic, bandwidth)
+    spread = energy_spread(iterations)
+    return EnergyUse(
+        _interval(watts, ENERGY_SPREAD, most=chip.tdp_w),
+        _interval(joules / written, spread),
+        _interval(joules, spread),
+        busy,
+        arithmetic,
+        bandwidth,
+    )
 
 
-def _spread(value: float, *, most: float = np.inf) -> Interval:
-    low, high = ENERGY_SPREAD
+def energy_spread(iterations: tuple[float, float]) -> tuple[float, float]:
+    """Low and high of measured over forecast joules, from those of the law of power and of iterations, which are taken as
+    independent: their logarithms add as squares."""
+    low, high = (hypot(log(power), log(time)) for power, time in zip(ENERGY_SPREAD, iterations, strict=True))
+    return exp(-low), exp(high)
+
+
+def _interval(value: float, spread: tuple[float, float], *, most: float = inf) -> Interval:
+    low, high = spread
     return Interval(value, low * value, max(value, min(high * value, most)))
 
 

@@ -16,7 +16,7 @@ from gpuwise.serving.forward_instance import BatchedPass, ForwardInstance
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
 from gpuwise.serving.modes import ServingMode
 from gpuwise.serving.requests import Requests
-from gpuwise.serving.running import RunningFleet
+from gpuwise.serving.running import ALL_THE_TIME, RunningFleet
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.schedule import CONSTANT, FleetSchedule
 from gpuwise.serving.served import Served
@@ -78,7 +78,7 @@ class ServingRow:
     offer: str = ""
     over_budget: bool = False
     break_even: ApiBreakEven | None = None
-    running: RunningFleet = field(default_factory=RunningFleet)
+    running: RunningFleet = ALL_THE_TIME
     energy: EnergyUse | None = None
     launch: str = ""
     mode: ServingMode | None = None

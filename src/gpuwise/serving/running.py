@@ -30,3 +30,6 @@ class RunningFleet:
 
     def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "cold_start": None if self.cold_start is None else self.cold_start.to_dict()}
+
+
+ALL_THE_TIME = RunningFleet()
