@@ -54,6 +54,7 @@ class ApartPlan:
         prefill_on: devices of an instance that reads prompts.
         network: that joins instances, in words; None for that of offers.
         catalog, model, load, limits, rate_per_s: as in serve_plan.
+        notes: what the rows so far assume.
     """
 
     prefill_on: Device
@@ -81,7 +82,8 @@ class ApartPlan:
         reads, writes = self._kind(self.prefill_on), self._kind(device)
         writes = replace(writes, instance=replace(writes.instance, policy=replace(writes.instance.policy, brought=True)))
         transfer = self._transfer(reads, writes)
-        self.notes = (notes.cache_moves(link=transfer.name, gbytes_per_s=self._bytes_per_s(transfer, reads, writes) / 1e9),)
+        note = notes.cache_moves(link=transfer.name, gbytes_per_s=self._bytes_per_s(transfer, reads, writes) / 1e9)
+        self.notes += () if note in self.notes else (note,)
         return self._row(reads, writes, transfer)
 
     def _row(self, reads: Kind, writes: Kind, transfer: Transfer) -> ServingRow:
@@ -93,8 +95,8 @@ class ApartPlan:
             writes.instance.saturation_rate(AnswerLoad(**shape), Limits(tpot_s=limits.tpot_s, share=limits.share)),
         )
         if not all(rates):
-            kind, limit = ("reads", "ttft") if not rates[0] else ("writes", "tpot")
-            return ServingRow(name, reason=f"{limit} is above its limit at any rate where {kind} alone are on an instance")
+            limit, kind = ("ttft", "read prompts") if not rates[0] else ("tpot", "write answers")
+            return ServingRow(name, reason=f"{limit} is above its limit at any rate on instances that only {kind}")
         counts = [Fleet("", 0.0, MOST_SHARE * rate).replicas(self.rate_per_s) for rate in rates]
         prices = reads.device.usd_per_hour, writes.device.usd_per_hour
         instances, _ = fewest(
@@ -103,7 +105,7 @@ class ApartPlan:
             lambda count: self.load.at(self.rate_per_s, count=count),
             usd=(prices[0] or 1.0, prices[1] or 1.0),
         )
-        at_rate = self.load.at(self.rate_per_s)
+        at_rate = self.load.at(self.rate_per_s, count=instances.requests)
         outcomes = instances.outcomes(at_rate)
         read_usd = None if prices[0] is None else prices[0] * instances.readers
         usd = None if read_usd is None or prices[1] is None else read_usd + prices[1] * instances.writers
