@@ -46,7 +46,8 @@ class ServingSettings(TypedDict, total=False):
         str | None, Setting("Devices of instances that read prompts alone; --on then writes answers.", metavar="DEVICES")
     ]
     network: Annotated[
-        str | None, Setting('What joins both, such as "100 Gbit Ethernet" (that of an offer).', metavar="NETWORK")
+        str | None,
+        Setting('What joins both, such as "100 Gbit Ethernet" (that of an offer); inside: one machine.', metavar="NETWORK"),
     ]
     budget: Annotated[str | None, Setting("Most dollars a month.", metavar="USD")]
     api_price: Annotated[

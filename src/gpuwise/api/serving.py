@@ -66,7 +66,7 @@ def serve_plan(
             acceptance: probability that the model accepts one of them. Default 0.7; a look-up has none.
             prefill_on: devices of instances that read prompts alone, such as "h100-sxm:2": rows in which the devices of `on`
                 write answers after them stand beside those in which they do both. None by default.
-            network: what joins both, such as "100 Gbit Ethernet". Default: that of an offer.
+            network: what joins both, such as "100 Gbit Ethernet", or "inside" for one machine. Default: that of an offer.
             budget: most dollars a month, such as "2k". None by default.
             api_price: dollars for a million tokens read and written of an API to compare with, "0.5,1.5". None by default.
 
