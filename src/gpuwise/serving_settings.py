@@ -66,7 +66,8 @@ class ModeSettings(TypedDict, total=False):
         str | None, Setting("Devices of instances that read prompts alone; --on then writes answers.", metavar="DEVICES")
     ]
     network: Annotated[
-        str | None, Setting('What joins both, such as "100 Gbit Ethernet" (that of an offer).', metavar="NETWORK")
+        str | None,
+        Setting('What joins both, such as "100 Gbit Ethernet" (that of an offer); inside: one machine.', metavar="NETWORK"),
     ]
 
 

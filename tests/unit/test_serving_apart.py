@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from tests.unit.test_api_serving import job
 
+from gpuwise.api.devices import cheapest_offer
 from gpuwise.api.serving import serve_plan
 from gpuwise.errors import InputError, UnknownNameError, UnsupportedError
+from gpuwise.hardware import load_catalog
 from gpuwise.serving.apart import ApartInstances, Transfer, fewest
 from gpuwise.serving.arrivals import poisson
 from gpuwise.serving.continuous import serve
@@ -143,6 +145,25 @@ def test_rows_apart_stand_beside_those_together():
         words = shlex.split(line)
         assert json.loads(words[words.index("--kv-transfer-config") + 1])["kv_role"] == role
     assert any("100GbE" in note for note in result.assumptions)
+
+
+def test_both_kinds_on_one_machine():
+    outside, inside = (
+        next(
+            row
+            for row in serve_plan(job(), on="h100-80gb-sxm", prefill_on="h100-80gb-sxm", network=network, **QUESTION).rows
+            if row.mode
+        )
+        for network in ("100 Gbit Ethernet", "inside")
+    )
+    assert inside.mode.link.startswith("NVLink")
+    assert inside.mode.transfer_s < outside.mode.transfer_s
+    assert inside.mode.link_bytes_per_s > 10 * outside.mode.link_bytes_per_s
+    machine = cheapest_offer(load_catalog(), load_catalog().chip("h100-80gb-sxm"), inside.replicas + inside.mode.readers)
+    assert machine is not None
+    assert inside.usd_per_hour == machine.usd_per_hour
+    result = serve_plan(job(), on="l4", prefill_on="h100-80gb-sxm", network="inside", **QUESTION)
+    assert "no machine has both" in next(row.reason for row in result.rows if "after" in row.device)
 
 
 def test_what_cannot_be_apart():

@@ -182,6 +182,6 @@ def test_launch_lines_of_drafts():
     looked_up = shlex.split(with_draft("vllm serve m", "vllm", "ngram", 5))
     assert json.loads(looked_up[-1]) == {"method": "ngram", "prompt_lookup_max": 4, "num_speculative_tokens": 5}
     local = with_draft("llama-server --model big-Q4_K_M.gguf --parallel 4", "llama.cpp", "org/small", 3)
-    assert local.endswith("--model-draft small-Q4_K_M.gguf --spec-draft-n-max 3 --spec-draft-n-min 3")
+    assert local.endswith("--model-draft small-Q4_K_M.gguf --spec-draft-n-max 3 --spec-draft-p-min 0")
     assert with_draft("trtllm-serve m", "tensorrt-llm", "org/small", 3) == ""
     assert with_draft("", "vllm", "org/small", 3) == ""

@@ -64,7 +64,7 @@ def serve_plan(
             acceptance: probability that the model accepts one of them. Default 0.7; a look-up has none.
             prefill_on: devices of instances that read prompts alone, such as "h100-sxm:2": rows in which the devices of `on`
                 write answers after them stand beside those in which they do both. None by default.
-            network: what joins both, such as "100 Gbit Ethernet". Default: that of an offer.
+            network: what joins both, such as "100 Gbit Ethernet", or "inside" for one machine. Default: that of an offer.
 
             Of forward passes:
             batch: most requests of a pass. None (default) takes the one of 1, 2, 4 to 256 that serves most.

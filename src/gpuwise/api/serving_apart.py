@@ -14,6 +14,7 @@ from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import parameters
 from gpuwise.errors import GpuwiseError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
+from gpuwise.hardware.links import most_inside
 from gpuwise.notes import Note
 from gpuwise.notes import serving_modes as notes
 from gpuwise.serving.apart import AnswerLoad, ApartInstances, PromptLoad, PromptsApart, Transfer, fewest
@@ -28,6 +29,7 @@ from gpuwise.serving.saturation import Limits
 from gpuwise.trace.header import RankGroup
 
 ENGINES = ("vllm", "tensorrt-llm")  # that move keys and values between instances
+INSIDE = "inside"  # in place of a network: both kinds of instance on one machine
 PROBE_BYTES = 1e9  # of a message whose time gives a network's bandwidth
 
 
@@ -52,8 +54,9 @@ class ApartPlan:
 
     Attributes:
         prefill_on: devices of an instance that reads prompts.
-        network: that joins instances, in words; None for that of offers.
+        network: that joins instances, in words, or INSIDE; None for that of offers.
         catalog, model, load, limits, rate_per_s: as in serve_plan.
+        notes: what the rows so far assume.
     """
 
     prefill_on: Device
@@ -81,7 +84,8 @@ class ApartPlan:
         reads, writes = self._kind(self.prefill_on), self._kind(device)
         writes = replace(writes, instance=replace(writes.instance, policy=replace(writes.instance.policy, brought=True)))
         transfer = self._transfer(reads, writes)
-        self.notes = (notes.cache_moves(link=transfer.name, gbytes_per_s=self._bytes_per_s(transfer, reads, writes) / 1e9),)
+        note = notes.cache_moves(link=transfer.name, gbytes_per_s=self._bytes_per_s(transfer, reads, writes) / 1e9)
+        self.notes += () if note in self.notes else (note,)
         return self._row(reads, writes, transfer)
 
     def _row(self, reads: Kind, writes: Kind, transfer: Transfer) -> ServingRow:
@@ -93,8 +97,8 @@ class ApartPlan:
             writes.instance.saturation_rate(AnswerLoad(**shape), Limits(tpot_s=limits.tpot_s, share=limits.share)),
         )
         if not all(rates):
-            kind, limit = ("reads", "ttft") if not rates[0] else ("writes", "tpot")
-            return ServingRow(name, reason=f"{limit} is above its limit at any rate where {kind} alone are on an instance")
+            limit, kind = ("ttft", "read prompts") if not rates[0] else ("tpot", "write answers")
+            return ServingRow(name, reason=f"{limit} is above its limit at any rate on instances that only {kind}")
         counts = [Fleet("", 0.0, MOST_SHARE * rate).replicas(self.rate_per_s) for rate in rates]
         prices = reads.device.usd_per_hour, writes.device.usd_per_hour
         instances, _ = fewest(
@@ -103,10 +107,9 @@ class ApartPlan:
             lambda count: self.load.at(self.rate_per_s, count=count),
             usd=(prices[0] or 1.0, prices[1] or 1.0),
         )
-        at_rate = self.load.at(self.rate_per_s)
+        at_rate = self.load.at(self.rate_per_s, count=instances.requests)
         outcomes = instances.outcomes(at_rate)
-        read_usd = None if prices[0] is None else prices[0] * instances.readers
-        usd = None if read_usd is None or prices[1] is None else read_usd + prices[1] * instances.writers
+        usd, read_usd, offer = self._price(instances, reads, writes)
         usd_per_request = None if usd is None else usd / 3600 / self.rate_per_s
         written = float(np.mean(at_rate.output_tokens))
         tokens = written + float(np.mean(at_rate.input_tokens))
@@ -125,7 +128,7 @@ class ApartPlan:
             usd_per_million_output=None if usd_per_request is None else 1e6 * usd_per_request / written,
             usd_per_million_tokens=None if usd_per_request is None else 1e6 * usd_per_request / tokens,
             usd_per_request=usd_per_request,
-            offer="; ".join(filter(None, dict.fromkeys(price_source(kind.device.offer) for kind in (reads, writes)))),
+            offer=offer,
             launch=apart(self._launch(writes), self.model.engine.name, reads=False),
             mode=PromptsApart(
                 device=reads.device.cluster.name,
@@ -138,6 +141,26 @@ class ApartPlan:
                 usd_per_hour=read_usd,
             ),
         )
+
+    def _price(self, instances: ApartInstances, reads: Kind, writes: Kind) -> tuple[float | None, float | None, str]:
+        """Dollars an hour of all instances, and of those that read; None without a price. Whose price it is."""
+        if self.network == INSIDE:
+            chip, devices = reads.device.chip, instances.readers * reads.device.count + instances.writers * writes.device.count
+            most = most_inside(chip, catalog=self.catalog)
+            if devices > most:
+                raise UnsupportedError(
+                    f"{devices:,} x {chip.id} are more than the {most:,} of one machine",
+                    ['--network "400 Gbit InfiniBand"', "a lower rate"],
+                )
+            machines = (device_of(f"{chip.id}:{count}", self.catalog) for count in range(devices, most + 1))
+            sold = next((machine for machine in machines if machine.offer is not None), None)
+            return (None, None, "") if sold is None else (sold.usd_per_hour, None, price_source(sold.offer))
+        usd = [
+            None if kind.device.usd_per_hour is None else kind.device.usd_per_hour * count
+            for kind, count in ((reads, instances.readers), (writes, instances.writers))
+        ]
+        offer = "; ".join(filter(None, dict.fromkeys(price_source(kind.device.offer) for kind in (reads, writes))))
+        return (None if usd[0] is None or usd[1] is None else usd[0] + usd[1]), usd[0], offer
 
     def _kind(self, device: Device) -> Kind:
         self.model.check(device)
@@ -152,16 +175,23 @@ class ApartPlan:
 
     def _transfer(self, reads: Kind, writes: Kind) -> Transfer:
         """Each device sends its part, so the instance with fewer devices, or the slower network, sets the time."""
+        if self.network == INSIDE and reads.device.chip != writes.device.chip:
+            raise UnsupportedError(f"no machine has both {reads.device.chip.id} and {writes.device.chip.id}", ["--network"])
         return max((self._sent_by(kind) for kind in (reads, writes)), key=lambda each: each.seconds(np.array([1]))[0])
 
     def _sent_by(self, kind: Kind) -> Transfer:
         device = kind.device
-        pair = device_of(f"{device.chip.id}:{device.devices}x2", self.catalog, network=self.network)
-        group = RankGroup("pp", 2, device.devices)
+        if self.network == INSIDE:
+            pair = device_of(f"{device.chip.id}:{most_inside(device.chip, catalog=self.catalog)}", self.catalog)
+            link, stride = pair.link, 1
+        else:
+            pair = device_of(f"{device.chip.id}:{device.devices}x2", self.catalog, network=self.network)
+            link, stride = pair.network.link if pair.network else None, device.devices
+        assert link is not None
+        group = RankGroup("pp", 2, stride)
         call = collective_time("send", payload_bytes=PROBE_BYTES, group=group, cluster=pair.cluster, parameters=parameters())
-        assert pair.network is not None
         return Transfer(
-            pair.network.link.name,
+            link.name,
             PROBE_BYTES / (call.seconds - call.latency_s),
             call.latency_s,
             kind.generation.cache_bytes_per_token,

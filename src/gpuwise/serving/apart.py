@@ -73,6 +73,11 @@ class ApartInstances:
     readers: int
     writers: int
 
+    @property
+    def requests(self) -> int:
+        """Requests of a simulated load: as many as one instance is simulated with, for each of a kind."""
+        return min(MOST_COUNT, COUNT * max(self.readers, self.writers))
+
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
         """The outcome of a load, where every iteration takes `factor` times its forecast."""
         count = len(load)
@@ -159,7 +164,7 @@ def fewest(
     for _ in range(TRIES):
         _, readers, writers = heappop(waiting)
         instances = replace(start, readers=readers, writers=writers)
-        served = _steady(instances.served(load_of(min(MOST_COUNT, COUNT * max(readers, writers)))))
+        served = _steady(instances.served(load_of(instances.requests)))
         if limits.hold(served):
             return instances, served
         first_late = served.share_within(ttft_s=limits.ttft_s) < limits.share

@@ -36,12 +36,12 @@ def with_draft(line: str, engine: str, draft: str, draft_tokens: int) -> str:
         words = ["--speculative_model", *model, "--num_speculative_tokens", str(draft_tokens), "--use-v2-block-manager"]
         return f"{line} {shlex.join(words)}"
     if engine == "llama.cpp":
-        # ggml-org/llama.cpp#22397 (April 2026): before it, --draft-max.
+        # ggml-org/llama.cpp#22397 (April 2026): before it, --draft-max. With p-min 0 drafts do not end early.
         if is_lookup:
             return f"{line} --spec-type ngram-simple --spec-ngram-simple-size-m {draft_tokens}"
         mix = shlex.split(line)[shlex.split(line).index("--model") + 1].rpartition("-")[2]
         model_file = shlex.quote(f"{draft.rpartition('/')[2]}-{mix}")
-        return f"{line} --model-draft {model_file} --spec-draft-n-max {draft_tokens} --spec-draft-n-min {draft_tokens}"
+        return f"{line} --model-draft {model_file} --spec-draft-n-max {draft_tokens} --spec-draft-p-min 0"
     return ""
 
 
