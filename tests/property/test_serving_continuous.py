@@ -36,8 +36,10 @@ class Running:
     decodes: bool = False
 
 
-def one_at_a_time(load: Requests, iteration_s, policy: BatchingPolicy) -> tuple[np.ndarray, np.ndarray, int]:
-    """First and last tokens, in seconds, and preemptions; every iteration counts everything anew."""
+def one_at_a_time(
+    load: Requests, iteration_s, policy: BatchingPolicy, clients: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Arrivals, first and last tokens, in seconds, and preemptions; every iteration counts everything anew."""
     block = policy.block_tokens
 
     def blocks_of(tokens: int) -> int:
@@ -46,6 +48,8 @@ def one_at_a_time(load: Requests, iteration_s, policy: BatchingPolicy) -> tuple[
     columns = (load.arrival_s, load.input_tokens, load.output_tokens, load.cached_tokens)
     coming = [Running(i, *row) for i, row in enumerate(zip(*(column.tolist() for column in columns), strict=True))]
     coming = [r for r in coming if blocks_of(r.input_tokens + r.output_tokens) <= policy.blocks]
+    coming, unsent = coming[:clients], coming[clients:] if clients else []
+    arrival = load.arrival_s.copy()
     first, end = np.full(len(load), np.nan), np.full(len(load), np.nan)
     waiting: list[Running] = []
     running: list[Running] = []
@@ -107,7 +111,10 @@ def one_at_a_time(load: Requests, iteration_s, policy: BatchingPolicy) -> tuple[
         for r in [r for r in running if r.written == r.output_tokens]:
             running.remove(r)
             end[r.index] = clock
-    return first, end, preemptions
+            if unsent:
+                coming.append(unsent.pop(0))
+                coming[-1].arrival_s = arrival[coming[-1].index] = clock
+    return arrival, first, end, preemptions
 
 
 @settings(max_examples=60, deadline=None)
@@ -129,8 +136,27 @@ def test_many_iterations_at_once_are_those_of_one_at_a_time(seed, rate, batched,
         cached_share=cached_share,
     )
     policy = BatchingPolicy(batched_tokens=batched, sequences=min(sequences, batched), cache_tokens=blocks * 16)
-    first, end, preemptions = one_at_a_time(load, linear, policy)
+    _, first, end, preemptions = one_at_a_time(load, linear, policy)
     served = serve(load, linear, policy)
+    np.testing.assert_allclose(served.first_token_s, first, rtol=1e-9)
+    np.testing.assert_allclose(served.end_s, end, rtol=1e-9)
+    assert served.preemptions == preemptions
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    clients=st.sampled_from([1, 3, 16, 100]),
+    batched=st.sampled_from([32, 256, 2048]),
+    blocks=st.sampled_from([40, 80, 1000]),
+)
+def test_clients_that_wait_for_their_answers_are_those_of_one_iteration_at_a_time(seed, clients, batched, blocks):
+    rng = np.random.default_rng(seed)
+    load = requests(np.zeros(40), rng.integers(1, 300, 40), rng.integers(1, 200, 40))
+    policy = BatchingPolicy(batched_tokens=batched, sequences=32, cache_tokens=blocks * 16)
+    arrival, first, end, preemptions = one_at_a_time(load, linear, policy, clients)
+    served = serve(load, linear, policy, concurrency=clients)
+    np.testing.assert_allclose(served.requests.arrival_s, arrival, rtol=1e-9)
     np.testing.assert_allclose(served.first_token_s, first, rtol=1e-9)
     np.testing.assert_allclose(served.end_s, end, rtol=1e-9)
     assert served.preemptions == preemptions

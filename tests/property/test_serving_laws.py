@@ -7,6 +7,8 @@ import pytest
 
 from gpuwise.serving.arrivals import bursty, daily, poisson
 from gpuwise.serving.continuous import serve
+from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests, requests
 from gpuwise.serving.saturation import Limits, saturation_rate
@@ -153,3 +155,18 @@ def test_clients_at_a_fixed_concurrency_send_the_next_request_at_once():
     served = serve(load, of_prompts_alone, ONE, concurrency=clients)
     assert served.span_s == pytest.approx(count * SERVICE_S)
     assert np.median(served.latency_s) == pytest.approx(clients * SERVICE_S)
+
+
+def test_littles_law_of_clients_that_wait_for_their_answers():
+    """Clients are the requests in the system: their number is the rate times the time that each spends there."""
+    loads = LoadShape(Lengths(400, 100, input_variation=0.5, output_variation=0.5))
+    instance = Instance(
+        lambda chunks, sequences, past: 0.005 + 1e-5 * (sequences + sum(n for n, _ in chunks)) + 1e-8 * past,
+        BatchingPolicy(batched_tokens=512, sequences=64, cache_tokens=60_000),
+        (1.0, 1.0),
+    )
+    for clients in (1, 8, 200):  # the last ones wait for a place
+        served = instance.served_to(clients, loads)
+        first_s, last_s = served.requests.arrival_s[0], float(np.quantile(served.end_s, 0.9))  # all clients still send
+        inside_s = np.minimum(served.end_s, last_s) - np.minimum(served.requests.arrival_s, last_s)
+        assert inside_s.sum() / (last_s - first_s) == pytest.approx(clients, rel=1e-9)

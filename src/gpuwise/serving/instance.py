@@ -18,6 +18,7 @@ from gpuwise.serving.served import Served, capacity_of
 
 COUNT = 2000  # requests of a simulated load; the first part, which meets an empty engine, is not counted
 WARM_UP = 0.25
+A_CLIENT = 10  # requests of each client in a closed loop, as InferenceX's benchmark sends them
 PERCENTILES = (50, 90, 99)
 
 
@@ -47,6 +48,15 @@ class Instance:
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
         """The outcome of a load, where every iteration takes `factor` times its forecast."""
         return serve(load, self.iteration_s if factor == 1 else _scaled(self.iteration_s, factor), self.policy)
+
+    def served_to(self, clients: int, loads: LoadShape, *, count: int | None = None, factor: float = 1.0) -> Served:
+        """The outcome of a closed loop: each client sends its next request as soon as it has the answer to the last one.
+
+        count: requests of all clients; None (default) for A_CLIENT from each.
+        """
+        load = loads.at(1.0, count=count or clients * A_CLIENT).all_at_once()  # the arrivals are those that clients make
+        iteration_s = self.iteration_s if factor == 1 else _scaled(self.iteration_s, factor)
+        return serve(load, iteration_s, self.policy, concurrency=clients)
 
     def outcomes(self, load: Requests) -> tuple[Served, Served, Served]:
         """The outcome of a load as forecast, and with iterations as much faster and slower as their spread says: waiting grows
