@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.formats import StoredWeights
 from gpuwise.serving.generation import AttentionLayers
+from gpuwise.serving.low_latency import low_latency_s
+from gpuwise.serving.sharing import Exchange
 from gpuwise.trace.parallel.recorded import split_communication
 from gpuwise.trace.trace import Trace
 
@@ -81,17 +83,25 @@ class EngineKernels:
                 calibration=self._calibration,
             )
             seconds += slowdown * float(times.device_s @ counts[group.rows])
-        for each in communication.collectives:
-            if each.calls:
-                call = collective_time(
-                    each.operation,
-                    payload_bytes=each.payload_bytes / each.calls,
-                    group=each.group,
-                    cluster=self._cluster,
-                    parameters=self._parameters,
-                )
-                seconds += each.calls * call.seconds
-        return seconds
+        recorded = (each for each in communication.collectives if each.calls)
+        return seconds + self.exchanges_s(
+            Exchange(each.operation, each.payload_bytes // each.calls, each.group, each.calls) for each in recorded
+        )
+
+    def exchanges_s(self, exchanges: Iterable[Exchange]) -> float:
+        """Seconds of collectives that nothing hides."""
+        return sum(each.calls * self._collective_s(each) for each in exchanges)
+
+    def _collective_s(self, exchange: Exchange) -> float:
+        library_s = collective_time(
+            exchange.operation,
+            payload_bytes=exchange.payload_bytes,
+            group=exchange.group,
+            cluster=self._cluster,
+            parameters=self._parameters,
+        ).seconds
+        own_s = low_latency_s(exchange.operation, exchange.payload_bytes, exchange.group, self._cluster)
+        return library_s if own_s is None else min(library_s, own_s)
 
     def _arithmetic(self, tokens: int) -> str:
         """The type that products of so many tokens compute in; "" for the recorded one, also where the device lacks units."""

@@ -19,6 +19,7 @@ class BatchingPolicy:
         chunked: whether an iteration mixes a part of a prompt with decoding (the default). If False, waiting prompts run
             first, whole and alone, and decoding waits for them.
         queue: most requests that wait; one more is turned away. None (default) for no limit.
+        request_s: seconds from a request's arrival to the queue; 0 by default.
     """
 
     batched_tokens: int
@@ -27,6 +28,7 @@ class BatchingPolicy:
     block_tokens: int = 16
     chunked: bool = True
     queue: int | None = None
+    request_s: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.batched_tokens, self.sequences, self.block_tokens) < 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cached_property
 
 from gpuwise.cost.calibration import Calibration
 from gpuwise.cost.calibration import calibration as known_calibration
@@ -87,11 +88,21 @@ class EngineStep:
             seconds += self._decoding_s(sequences, past_tokens / sequences)
         for new, past in chunks:
             seconds += self._reading_s(new, past)
+        if chunks and self.costs.launch_s:
+            seconds = max(seconds, self.costs.iteration_s + self.costs.launch_s * self._launches)
         return seconds
+
+    @cached_property
+    def _launches(self) -> int:
+        """Kernels and collectives of a pass."""
+        fused = len(self.generation.fused_tokens(1).sequence) + len(self.generation.fused_head(1).sequence)
+        exchanges = sum(each.calls for each in self.generation.exchanges(1))
+        return fused + sum(layer.layers for layer in self.generation.attention) + exchanges
 
     def _tokens_s(self, tokens: int) -> float:
         fused, operations = self.generation.fused_tokens(tokens), self.generation.kernels[0]
-        return self._kernels.pass_s(fused, self._weights.product_bytes, tokens, operations=operations)
+        seconds = self._kernels.pass_s(fused, self._weights.product_bytes, tokens, operations=operations)
+        return seconds + self._kernels.exchanges_s(self.generation.exchanges(tokens))
 
     def _head_s(self, sequences: int) -> float:
         fused, operations = self.generation.fused_head(sequences), self.generation.kernels[1]
