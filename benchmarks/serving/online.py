@@ -1,7 +1,8 @@
 """Published runs at a fixed concurrency (engines_online.csv), and what gpuwise forecasts of them.
 
 Requests are those of InferenceX's client: ten a slot, lengths between 0.8 and 1 of the nominal ones. Runs of other lengths than
-its three, or whose precision is not stated, are NVIDIA's: all requests have the nominal lengths.
+its three, or whose precision is not stated, are NVIDIA's; those with SGLang have TTFTs of requests of equal lengths, which come
+in waves.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ FORMATS = {"fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4", "int4_wo": 
 # which is fp8; vLLM and SGLang are started with --kv-cache-dtype fp8 on Blackwell.
 CACHES = {("trtllm", device): "fp8" for device in DEVICES} | {(engine, "B200 SXM"): "fp8" for engine in ("vllm", "sglang")}
 BATCHED_TOKENS = {"tensorrt-llm": 16_384}
-VARIED = ((1024, 1024), (1024, 8192), (8192, 1024))
+FIGURES = ("ttft_s", "tpot_s", "end_s")
 A_SLOT, SHORTEST = 10, 0.8
 
 
@@ -105,9 +106,7 @@ class OnlineRun:
 
 
 @lru_cache
-def _step(
-    engine: str, device: str, family: str, degrees: Degrees, format: str, cache: str
-) -> tuple[EngineStep, Generation]:
+def _step(engine: str, device: str, family: str, degrees: Degrees, format: str, cache: str) -> tuple[EngineStep, Generation]:
     generation = generation_of(family).shared(degrees).cached_in(1.0 if cache else 2.0)
     cluster = device_of(f"{DEVICES[device]}:{degrees.devices}", load_catalog()).cluster
     weights = stored(generation, format_of(format) if format else None)
@@ -133,7 +132,7 @@ def online_runs(reference: Path) -> Iterator[OnlineRun]:
             written=int(row.output_tokens),
             ttft_s=row.ttft_ms / 1e3,
             tpot_s=row.tpot_ms / 1e3,
-            varied=(row.input_tokens, row.output_tokens) in VARIED and row.precision == row.precision,
+            varied=row.engine != "sglang" or row.precision == row.precision,
         )
 
 
@@ -145,14 +144,18 @@ def _degrees(row: NamedTuple) -> Degrees:
     )
     if dp > 1:
         return Degrees(max(1, tp // dp), 1, tp, dp)
-    return Degrees(expert_tp, 1, ep) if ep > 1 and tp == expert_tp * ep and expert_tp > 1 and tp > 8 else Degrees(tp, expert_tp, ep)
+    return (
+        Degrees(expert_tp, 1, ep)
+        if ep > 1 and tp == expert_tp * ep and expert_tp > 1 and tp > 8
+        else Degrees(tp, expert_tp, ep)
+    )
 
 
 def forecast_of(run: OnlineRun, costs: EngineCosts | None = None) -> dict[str, float]:
-    """Mean seconds by name: "ttft_s", "tpot_s", "end_s"; NaN where gpuwise does not answer."""
+    """Mean seconds by the names of FIGURES; NaN where gpuwise does not answer."""
     try:
         served = run.served(costs)
-    except GpuwiseError as error:
-        return {"ttft_s": np.nan, "tpot_s": np.nan, "end_s": np.nan, "reason": error.what}
+    except GpuwiseError:
+        return dict.fromkeys(FIGURES, np.nan)
     ttft_s, tpot_s = float(np.nanmean(served.ttft_s)), float(np.nanmean(served.tpot_s))
-    return {"ttft_s": ttft_s, "tpot_s": tpot_s, "end_s": ttft_s + (run.written - 1) * tpot_s, "median_ttft_s":float(np.nanmedian(served.ttft_s))}
+    return {"ttft_s": ttft_s, "tpot_s": tpot_s, "end_s": ttft_s + (run.written - 1) * tpot_s}

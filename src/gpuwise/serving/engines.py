@@ -137,7 +137,7 @@ def _tokens_in(generation: Generation, free_bytes: int) -> int:
     """Tokens whose cache fits. A model whose state does not grow is limited by its sequences alone."""
     if generation.cache_bytes_per_token <= 0:
         return 1 << 40
-    return max(free_bytes // generation.cache_bytes_per_token, 0)
+    return max(free_bytes // generation.cache_bytes_per_token, 0) * generation.degrees.attention_dp
 
 
 @cache
@@ -163,6 +163,7 @@ def engines() -> dict[str, Engine]:
                 other_products=row.get("other_products", 1.0),
                 cpu_share=row.get("cpu_share", 0.0),
                 launch_s=row.get("launch_us", 0.0) / 1e6,
+                decoding_launch_s=row.get("decoding_launch_us", 0.0) / 1e6,
                 request_s=row.get("request_us", 0.0) / 1e6,
             ),
             precision=row.get("precision", "bf16"),

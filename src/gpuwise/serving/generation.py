@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
-from gpuwise.serving.sharing import ALONE, Degrees, Exchange, exchanges, has_experts, share_of
+from gpuwise.serving.sharing import ALONE, GROUPED, Degrees, Exchange, exchanges, has_experts, share_of
 from gpuwise.serving.joining import joined
 from gpuwise.serving.weights import EMBEDDING, HEAD, OTHER, PRODUCT, Weights
 from gpuwise.trace.family import TraceFamily
@@ -86,7 +86,7 @@ class Generation:
 
         def shared() -> Trace:
             trace = fused(self.tokens.at(micro_batch=1, new_tokens=tokens))
-            if self.degrees != ALONE or has_experts(trace):
+            if self.degrees != ALONE or has_experts(trace.operations):
                 trace = share_of(trace, self.degrees, tokens=tokens, width=self.width)
             return joined(trace, width=self.width)
 
@@ -105,8 +105,9 @@ class Generation:
         """Collectives of a pass over so many new tokens, where devices share a model that was recorded whole."""
         if self.degrees == ALONE:
             return ()
-        trace = self._kept("whole", tokens, lambda: fused(self.tokens.at(micro_batch=1, new_tokens=tokens)))
-        return exchanges(trace, self.degrees, tokens=tokens, width=self.width, blocks=self.blocks)
+        names, rows = self.tokens.operations.name, self.tokens.sequence.operation.tolist()
+        layers = sum(GROUPED in names[row] for row in rows) // 2
+        return exchanges(self.degrees, tokens=tokens, width=self.width, blocks=self.blocks, of_experts=layers)
 
     @cached_property
     def width(self) -> int:
@@ -198,16 +199,17 @@ def fused(trace: Trace) -> Trace:
     route tokens, too.
     """
     source, rows = trace.operations, list[int]()
-    alone = set(_CONTRACTIONS) - set(_ROUTING) if has_experts(trace) else set(_CONTRACTIONS)
+    alone = set(_CONTRACTIONS) - set(_ROUTING) if has_experts(trace.operations) else set(_CONTRACTIONS)
+    kinds = source.kind.tolist()
     values: list[np.ndarray] = []
     run: list[int] = []
     for operation in [*trace.sequence.operation.tolist(), None]:
-        if operation is not None and source.kind[operation] not in alone:
+        if operation is not None and kinds[operation] not in alone:
             run.append(operation)
             continue
         if run:
             rows.append(run[0])
-            kernels = ROUTING_KERNELS if np.isin(source.kind[run], _ROUTING).any() else 1
+            kernels = ROUTING_KERNELS if any(kinds[each] in _ROUTING for each in run) else 1
             values.append(_one_kernel(source.values[run[0]], source.values[run[-1]], kernels))
         if operation is None:
             break
@@ -231,4 +233,3 @@ def _one_kernel(first: np.ndarray, last: np.ndarray, kernels: int) -> np.ndarray
     kernel = np.zeros_like(first)
     kernel[_READ], kernel[_WRITTEN], kernel[COLUMNS.index("kernels")] = first[_READ], last[_WRITTEN], kernels
     return kernel
-

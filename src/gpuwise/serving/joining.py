@@ -36,7 +36,7 @@ def joined(trace: Trace, *, width: int) -> Trace:
             begun = not ends
             first = {} if ends else {**first, key: row} if k == width else first
         elif source.kind[row] == gemm:
-            first, begun = {}, n != width
+            first, begun = {}, False
         kept.append(row)
     operations = replace(source, values=values).take(np.array(kept, dtype=np.int64))
     count = len(kept)

@@ -14,7 +14,7 @@ import numpy as np
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
 from gpuwise.errors import InputError
 from gpuwise.trace.header import RankGroup
-from gpuwise.trace.tables import COLUMNS, KINDS
+from gpuwise.trace.tables import COLUMNS, KINDS, Operations
 from gpuwise.trace.trace import Trace
 
 GROUPED = "_grouped_mm"  # the operator whose rows meet the weights of their own expert
@@ -69,9 +69,9 @@ class Exchange:
     calls: int
 
 
-def has_experts(trace: Trace) -> bool:
+def has_experts(operations: Operations) -> bool:
     """Whether products of rows with the weights of their own experts run."""
-    return any(GROUPED in name for name in trace.operations.name)
+    return any(GROUPED in name for name in operations.name)
 
 
 def distinct_experts(experts: float, chosen: float, tokens: float) -> float:
@@ -94,8 +94,8 @@ def share_of(trace: Trace, degrees: Degrees, *, tokens: int, width: int) -> Trac
     for row in range(len(source)):
         n, k = int(columns[row]), int(k_of[row])
         if source.kind[row] == _GEMM and not plain[row]:
-            of_experts = n != width
-            _one_expert_share(values[row], source.dtype[row], degrees, tokens=tokens, along="k" if n == width else "n")
+            of_experts = not of_experts  # into the experts, and out of them
+            _one_expert_share(values[row], source.dtype[row], degrees, tokens=tokens, along="n" if of_experts else "k")
         elif plain[row] and values[row, _AT["batch"]] <= 1:
             if k == width and (n in experts or any(0 <= n - each <= ROTARY for each in widened)):
                 continue
@@ -141,15 +141,17 @@ def _split(values: np.ndarray, along: str, parts: int, element_bytes: float) -> 
         values[_AT["bytes_written"]] /= parts
 
 
-def exchanges(trace: Trace, degrees: Degrees, *, tokens: int, width: int, blocks: int) -> tuple[Exchange, ...]:
+def exchanges(degrees: Degrees, *, tokens: int, width: int, blocks: int, of_experts: int) -> tuple[Exchange, ...]:
     """Collectives of a pass over `tokens` tokens on each replica of attention: a sum after attention and one after the
     products of each block; where attention is replicated, tokens are gathered before experts and their results summed apart.
 
-    Arguments: trace: fused, of the whole model.
+    Arguments:
+        width: elements of a token between the blocks.
+        blocks: of the model.
+        of_experts: those with experts.
     """
     element_bytes = 2  # engines exchange 16 bits
     size = tokens * width * element_bytes
-    of_experts = sum(GROUPED in name for name in trace.operations.name) // 2
     every = RankGroup("ep", degrees.devices, 1)
     if degrees.attention_dp > 1:
         inside = (Exchange("all_reduce", size, RankGroup("tp", degrees.tp, 1), 2 * blocks - of_experts),)

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from gpuwise.cost.calibration import Calibration
 from gpuwise.cost.calibration import calibration as known_calibration
+from gpuwise.cost.host import host_factor
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.hardware.cluster import Cluster
@@ -33,7 +34,7 @@ class EngineStep:
 
     The kernels run one after the other: those of each token by their number, the head by the sequences that get a token,
     attention of decoding sequences as one kernel a layer over sequences of equal length, attention of each part of a prompt as
-    a kernel of its own.
+    a kernel of its own. Replicas of attention have equal shares of sequences and prompts.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class EngineStep:
             parameters=parameters or shipped_parameters(),
             calibration=calibration or known_calibration(cluster.chip),
         )
+        self._host = host_factor(cluster.chip, parameters or shipped_parameters())
         self._most = most_tokens
         self._tokens, self._head = _Table(self._tokens_s, most_tokens), _Table(self._head_s, most_tokens)
+        self._states = _Table(self._states_s, most_tokens)
         self._decoding: dict[int, _Table] = {}
         self._reading: dict[int, _Table] = {}
 
@@ -81,15 +84,17 @@ class EngineStep:
 
     def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float:
         """Seconds of an iteration. Arguments as for IterationTime."""
-        tokens = sequences + sum(new for new, _ in chunks)
-        users = sequences + len(chunks)
+        replicas = self.generation.degrees.attention_dp
+        tokens = -(-(sequences + sum(new for new, _ in chunks)) // replicas)
+        users, sequences = -(-(sequences + len(chunks)) // replicas), sequences / replicas
         seconds = self.costs.iteration_s + self.costs.sequence_s * users + self._tokens(tokens) + self._head(users)
+        seconds += self._states(users)
         if sequences:
-            seconds += self._decoding_s(sequences, past_tokens / sequences)
+            seconds += self._decoding_s(max(sequences, 1), past_tokens / max(sequences, 1) / replicas)
         for new, past in chunks:
-            seconds += self._reading_s(new, past)
-        if chunks and self.costs.launch_s:
-            seconds = max(seconds, self.costs.iteration_s + self.costs.launch_s * self._launches)
+            seconds += self._reading_s(new, past) / replicas
+        if launch_s := self.costs.launch_s if chunks else self.costs.decoding_launch_s:
+            seconds = max(seconds, self.costs.iteration_s + launch_s * self._host * self._launches)
         return seconds
 
     @cached_property
@@ -107,6 +112,10 @@ class EngineStep:
     def _head_s(self, sequences: int) -> float:
         fused, operations = self.generation.fused_head(sequences), self.generation.kernels[1]
         return self._kernels.pass_s(fused, self._weights.head_bytes, sequences, operations=operations, is_head=True)
+
+    def _states_s(self, sequences: int) -> float:
+        """States that do not grow, of linear attention and recurrent layers: read and written once a pass."""
+        return self._kernels.update_s(sequences * self.generation.cache_bytes_per_sequence)
 
     def _decoding_s(self, sequences: int, past: float) -> float:
         """Attention of sequences with one new token and `past` tokens each. Between two numbers of sequences of a table it is
