@@ -78,6 +78,43 @@ CONFIGS: dict[str, dict[str, object]] = {
     "mistral-small-24b": {**_LLAMA, **_sizes(5120, 40, 32, 32_768), "head_dim": 128, "vocab_size": 131_072},
 }
 
+# Mixtures of experts: Transformers' defaults are those of MiniMax-M2 and GLM-5. Kimi-K2.5's text model is Kimi-K2 (model card and
+# technical report, arXiv:2507.20534), Qwen3.5-397B-A17B's figures are those of its model card.
+CONFIGS |= {
+    "minimax-m2.5": {"architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2"},
+    "glm-5": {"architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa"},
+    "kimi-k2.5": {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "vocab_size": 163_840,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 64,
+        "n_routed_experts": 384,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "routed_scaling_factor": 2.827,
+        "max_position_embeddings": 262_144,
+    },
+    "qwen3.5-397b-a17b": {
+        "architectures": ["Qwen3_5MoeForCausalLM"],
+        "model_type": "qwen3_5_moe_text",
+        "hidden_size": 4096,
+        "num_hidden_layers": 60,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "moe_intermediate_size": 1024,
+        "shared_expert_intermediate_size": 1024,
+        "linear_num_value_heads": 64,
+        "linear_num_key_heads": 16,
+        "max_position_embeddings": 262_144,
+    },
+    "llama-2-70b": {**_LLAMA, **_sizes(8192, 80, 64, 28_672), "vocab_size": 32_000},
+}
+
 
 @lru_cache
 def generation_of(family: str, *, tp: int = 1, precision: str = "bf16", target: str = "accelerator") -> Generation:

@@ -18,6 +18,7 @@ from gpuwise.serving.formats import CacheFormat, Format, stored
 from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.launch_modes import across_machines
 from gpuwise.serving.modes import ServingMode
+from gpuwise.serving.sharing import Degrees, has_experts
 from gpuwise.serving.step_time import EngineStep
 
 if TYPE_CHECKING:
@@ -67,6 +68,11 @@ class EngineModel:
             recorded = record_generation(
                 self.job, precision=precision, tp=device.count, target=device.target, longest=self.job.context_length
             )
+            if device.count > 1 and has_experts(recorded.tokens.operations):  # which stay whole where their model is trained
+                whole = record_generation(
+                    self.job, precision=precision, tp=1, target=device.target, longest=self.job.context_length
+                )
+                recorded = whole.shared(Degrees(tp=device.count, expert_tp=device.count))
             cache_bytes = self.cache.element_bytes if self.cache else PRECISION_BYTES.get(self.precision, 4)
             self._kept[key] = recorded.cached_in(cache_bytes)
         return self._kept[key]
@@ -125,5 +131,6 @@ class EngineModel:
         return ASSUMED_BYTES if capacity is None else capacity
 
     def _has_experts(self) -> bool:
-        """Whether a recorded model is a mixture of experts, by the names of its modules."""
-        return any(EXPERTS in path.split(".") for kept in self._kept.values() for path in kept.tokens.modules)
+        """Whether a recorded model runs its experts one by one, by the names of its modules."""
+        apart = [kept for kept in self._kept.values() if not has_experts(kept.tokens.operations)]
+        return any(EXPERTS in path.split(".") for kept in apart for path in kept.tokens.modules)

@@ -115,7 +115,8 @@ class _Engine:
         self.arrival_s = np.zeros(count) if concurrency else np.array(load.arrival_s)
         self.first_s, self.end_s = np.full(count, np.nan), np.full(count, np.nan)
         self.unsent = count if concurrency is None else min(concurrency, count)  # the first request that no client has sent
-        self.coming = deque(zip(self.arrival_s[: self.unsent].tolist(), range(self.unsent), strict=True))
+        queued_s = self.arrival_s[: self.unsent] + policy.request_s
+        self.coming = deque(zip(queued_s.tolist(), range(self.unsent), strict=True))
         self.waiting: deque[_Sequence] = deque()
         self.running: dict[int, _Sequence] = {}  # by request, in the order in which they joined
         self.reading: dict[int, _Sequence] = {}  # those of the running ones that do not decode yet
@@ -158,7 +159,7 @@ class _Engine:
         """The client of a request that ended sends its next one."""
         if self.concurrency is not None and self.unsent < len(self.load):
             self.arrival_s[self.unsent] = self.clock_s
-            self.coming.append((self.clock_s, self.unsent))
+            self.coming.append((self.clock_s + self.policy.request_s, self.unsent))
             self.unsent += 1
 
     def _schedule(self) -> list[tuple[_Sequence, int]]:

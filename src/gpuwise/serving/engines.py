@@ -14,6 +14,7 @@ from gpuwise.serving.generation import Generation
 from gpuwise.serving.policy import BatchingPolicy
 
 GRAPHS_BYTES = 500_000_000  # of captured CUDA graphs with their pools: 0.3 to 0.8 GB in logs of vLLM 0.6 to 0.19
+LARGE_BYTES = 70 * 2**30  # from which vLLM's server batches more tokens (EngineArgs.get_batch_defaults)
 LOGIT_BYTES = 8  # of a logit of each sequence, in fp32, and its copy that sampling sorts
 
 
@@ -26,6 +27,7 @@ class Engine:
         versions: versions that the figures are of.
         source: where they come from.
         batched_tokens, sequences, block_tokens, chunked: see BatchingPolicy.
+        large_batched_tokens: batched_tokens on devices with LARGE_BYTES and more.
         memory_share: share of the device's memory that the engine takes.
         costs: what it adds to an iteration.
         spread: low and high of measured over forecast times of iterations; 90 % of runs lie between.
@@ -44,6 +46,7 @@ class Engine:
     memory_share: float
     costs: EngineCosts
     spread: tuple[float, float]
+    large_batched_tokens: int = 0
     precision: str = "bf16"
     format: str = ""
     on_cpus: bool = False
@@ -79,9 +82,14 @@ class Engine:
             raise InputError(f"{self.name} has no cache in {name}.", [f"--engine {cache.engines[0]}", "no --cache"])
         return cache
 
-    def beside_bytes(self, generation: Generation, *, outside_bytes: int, logits: int) -> int:
-        """Memory that an instance takes beside weights and cache. logits: tokens of an iteration that get some."""
-        activations = generation.activation_bytes_per_token * self.batched_tokens
+    def beside_bytes(
+        self, generation: Generation, *, outside_bytes: int, logits: int, batched_tokens: int | None = None
+    ) -> int:
+        """Memory that an instance takes beside weights and cache.
+
+        logits: tokens of an iteration that get some. batched_tokens: most new tokens; None (default) for the engine's own.
+        """
+        activations = generation.activation_bytes_per_token * (batched_tokens or self.batched_tokens)
         return activations + GRAPHS_BYTES + outside_bytes + logits * generation.vocabulary * LOGIT_BYTES
 
     def policy(
@@ -93,6 +101,7 @@ class Engine:
         longest: int,
         weight_bytes: int | None = None,
         sequences: int | None = None,
+        batched_tokens: int | None = None,
         queue: int | None = None,
     ) -> BatchingPolicy:
         """How the engine serves a model on a device.
@@ -102,13 +111,15 @@ class Engine:
             outside_bytes: memory that the driver and communicators take.
             longest: tokens of the longest request, of which one must fit.
             weight_bytes: of the weights on the device; None (default) as recorded.
-            sequences: most sequences at once; None (default) for the engine's own.
+            sequences, batched_tokens: most sequences, and most new tokens, at once; None (default) for the engine's own.
             queue: see BatchingPolicy.
 
         Raises InputError where the weights, or one request, do not fit.
         """
         sequences = sequences or self.sequences
-        beside = self.beside_bytes(generation, outside_bytes=outside_bytes, logits=sequences)
+        large = self.large_batched_tokens if capacity_bytes >= LARGE_BYTES else 0
+        batched_tokens = batched_tokens or large or self.batched_tokens
+        beside = self.beside_bytes(generation, outside_bytes=outside_bytes, logits=sequences, batched_tokens=batched_tokens)
         weight_bytes = generation.weight_bytes if weight_bytes is None else weight_bytes
         free = int(self.memory_share * capacity_bytes) - weight_bytes - beside
         needed = generation.cache_bytes(longest)
@@ -121,12 +132,13 @@ class Engine:
                 ["a device with more memory, or several (h100-sxm:2)", "shorter requests"],
             )
         return BatchingPolicy(
-            batched_tokens=self.batched_tokens,
+            batched_tokens=batched_tokens,
             sequences=sequences,
             cache_tokens=_tokens_in(generation, free),
             block_tokens=self.block_tokens,
             chunked=self.chunked,
             queue=queue,
+            request_s=self.costs.request_s,
         )
 
 
@@ -134,7 +146,7 @@ def _tokens_in(generation: Generation, free_bytes: int) -> int:
     """Tokens whose cache fits. A model whose state does not grow is limited by its sequences alone."""
     if generation.cache_bytes_per_token <= 0:
         return 1 << 40
-    return max(free_bytes // generation.cache_bytes_per_token, 0)
+    return max(free_bytes // generation.cache_bytes_per_token, 0) * generation.degrees.attention_dp
 
 
 @cache
@@ -147,6 +159,7 @@ def engines() -> dict[str, Engine]:
             versions=row["versions"],
             source=row["source"],
             batched_tokens=row["batched_tokens"],
+            large_batched_tokens=row.get("large_batched_tokens", 0),
             sequences=row["sequences"],
             block_tokens=row["block_tokens"],
             chunked=row["chunked"],
@@ -158,6 +171,9 @@ def engines() -> dict[str, Engine]:
                 int8_products=row.get("int8_products", 1.0),
                 other_products=row.get("other_products", 1.0),
                 cpu_share=row.get("cpu_share", 0.0),
+                launch_s=row.get("launch_us", 0.0) / 1e6,
+                decoding_launch_s=row.get("decoding_launch_us", 0.0) / 1e6,
+                request_s=row.get("request_us", 0.0) / 1e6,
             ),
             precision=row.get("precision", "bf16"),
             format=row.get("format", ""),

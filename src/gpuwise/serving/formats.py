@@ -66,7 +66,9 @@ CACHE_FORMATS = {
     each.name: each
     for each in (
         # https://docs.vllm.ai/en/stable/features/quantization/quantized_kvcache/
-        CacheFormat("fp8", 1.0, ("vllm", "tensorrt-llm"), "little with calibrated scales; more in long contexts without"),
+        CacheFormat(
+            "fp8", 1.0, ("vllm", "tensorrt-llm", "sglang"), "little with calibrated scales; more in long contexts without"
+        ),
         # --cache-type-k q8_0 --cache-type-v q8_0: blocks of 32 with an fp16 scale
         CacheFormat("q8_0", 34 / 32, ("llama.cpp",), "next to nothing"),
     )

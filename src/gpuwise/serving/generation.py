@@ -14,13 +14,17 @@ from functools import cached_property
 import numpy as np
 
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
-from gpuwise.serving.weights import Weights
+from gpuwise.serving.joining import joined
+from gpuwise.serving.sharing import ALONE, GROUPED, Degrees, Exchange, exchanges, has_experts, share_of
+from gpuwise.serving.weights import EMBEDDING, HEAD, OTHER, PRODUCT, Weights
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.tables import COLUMNS, KINDS, Operations, OperationSequence
 from gpuwise.trace.trace import Trace
 
 _ALONE = ("gemm", "conv", "attention", "rnn", "embedding", "scatter", "sort", "collective")  # kinds that nothing is fused with
 _CONTRACTIONS = tuple(KINDS.index(kind) for kind in _ALONE)
+_ROUTING = tuple(KINDS.index(kind) for kind in ("embedding", "scatter", "sort"))  # of tokens to experts: fused, too
+ROUTING_KERNELS = 2  # the choice of experts, and the order of their rows (vLLM: topk_softmax, moe_align_block_size)
 _FUSED = "fused"
 _READ, _WRITTEN = COLUMNS.index("bytes_read"), COLUMNS.index("bytes_written")
 
@@ -62,6 +66,8 @@ class Generation:
         cache_bytes_per_sequence: bytes of a sequence's state that do not grow with its tokens.
         activation_bytes_per_token: bytes that each new token of a pass takes beside weights and cache, at the peak.
         longest: most tokens of a sequence; None where there is no limit.
+        degrees: how devices share the model as it was recorded, whole; by default there is one. Weights, attention and cache
+            are those of one device.
     """
 
     tokens: TraceFamily
@@ -72,19 +78,50 @@ class Generation:
     cache_bytes_per_sequence: int
     activation_bytes_per_token: int
     longest: int | None = None
+    degrees: Degrees = ALONE
     _fused: dict[tuple[str, int], Trace] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def fused_tokens(self, tokens: int) -> Trace:
-        """What is done for so many new tokens, fused; kept, since every device runs the same."""
-        return self._kept("tokens", tokens, lambda: self.tokens.at(micro_batch=1, new_tokens=tokens))
+        """What one device does for so many new tokens, fused; kept, since every kind of device runs the same."""
+
+        def shared() -> Trace:
+            trace = fused(self.tokens.at(micro_batch=1, new_tokens=tokens))
+            if self.degrees != ALONE or has_experts(trace.operations):
+                trace = share_of(trace, self.degrees, tokens=tokens, width=self.width)
+            return joined(trace, width=self.width)
+
+        return self._kept("tokens", tokens, shared)
 
     def fused_head(self, sequences: int) -> Trace:
-        """What is done for so many sequences, fused; kept, too."""
-        return self._kept("head", sequences, lambda: self.head.at(micro_batch=sequences, new_tokens=1))
+        """What one device does for so many sequences, fused; kept, too."""
+
+        def shared() -> Trace:
+            trace = fused(self.head.at(micro_batch=sequences, new_tokens=1))
+            return trace if self.degrees == ALONE else share_of(trace, self.degrees, tokens=sequences, width=self.width)
+
+        return self._kept("head", sequences, shared)
+
+    def exchanges(self, tokens: int) -> tuple[Exchange, ...]:
+        """Collectives of a pass over so many new tokens, where devices share a model that was recorded whole."""
+        if self.degrees == ALONE:
+            return ()
+        names, rows = self.tokens.operations.name, self.tokens.sequence.operation.tolist()
+        layers = sum(GROUPED in names[row] for row in rows) // 2
+        return exchanges(self.degrees, tokens=tokens, width=self.width, blocks=self.blocks, of_experts=layers)
+
+    @cached_property
+    def width(self) -> int:
+        """Elements of a token between the blocks: columns of the embedding."""
+        return max((each.shape[-1] for each in self.weights if each.role == EMBEDDING), default=0)
+
+    @cached_property
+    def blocks(self) -> int:
+        """Blocks of the model: each has a norm, which is a parameter of one name."""
+        return max((each.count for each in self.weights if each.name.count("*") == 1 and each.role == OTHER), default=1)
 
     def _kept(self, part: str, number: int, trace: Callable[[], Trace]) -> Trace:
         if (part, number) not in self._fused:
-            self._fused[part, number] = fused(trace())
+            self._fused[part, number] = trace()
         return self._fused[part, number]
 
     @cached_property
@@ -104,6 +141,28 @@ class Generation:
         trace = self.head.at(micro_batch=1, new_tokens=1)
         return int(trace.operations.column("n")[trace.sequence.operation].max(initial=0))
 
+    def shared(self, degrees: Degrees) -> Generation:
+        """One of the devices that share a model which was recorded whole."""
+        layers = tuple(_heads_of(layer, degrees.tp) for layer in self.attention)
+        whole = max(sum(layer.layers * layer.key_bytes for layer in self.attention), 1)
+        share = sum(layer.layers * layer.key_bytes for layer in layers) / whole
+        of_expert = degrees.expert_tp * degrees.expert_parallel
+
+        def of_device(each: Weights) -> Weights:
+            if "experts." in each.name and "shared" not in each.name:
+                return each.shared_by(of_expert)
+            return each.shared_by(degrees.tp) if each.role in (EMBEDDING, HEAD, PRODUCT) else each
+
+        return replace(
+            self,
+            attention=layers,
+            weights=tuple(map(of_device, self.weights)),
+            cache_bytes_per_token=round(share * self.cache_bytes_per_token),
+            cache_bytes_per_sequence=self.cache_bytes_per_sequence // degrees.tp,
+            activation_bytes_per_token=self.activation_bytes_per_token // degrees.tp,
+            degrees=degrees,
+        )
+
     def cached_in(self, element_bytes: float) -> Generation:
         """The same model with keys and values of so many bytes an element; a state that does not grow keeps its type."""
         share = element_bytes / ELEMENT_BYTES.get(self.attention[0].dtype, 2.0) if self.attention else 1.0
@@ -120,33 +179,45 @@ class Generation:
         return self.cache_bytes_per_sequence + growing * tokens + kept
 
 
+def _heads_of(layer: AttentionLayers, devices: int) -> AttentionLayers:
+    """A device's heads. Key heads are shared as far as there are enough; a latent key, which all heads read, is not."""
+    key_heads = max(1, layer.key_bytes // round(2 * layer.head_size * ELEMENT_BYTES.get(layer.dtype, 2.0)))
+    return replace(
+        layer,
+        heads=max(1, layer.heads // devices),
+        query_bytes=layer.query_bytes // devices,
+        key_bytes=layer.key_bytes // min(devices, key_heads),
+    )
+
+
 def fused(trace: Trace) -> Trace:
-    """The trace where everything between two contractions is one kernel, and neighbouring products of one input one product.
+    """The trace where everything between two contractions is one kernel.
 
     That is how engines run models: norms with the additions before them, activations with the products that gate them,
-    rotary positions, queries, keys and values as one product (vLLM's csrc and its CompilationConfig). Such a kernel reads what
-    its first operation reads and writes what its last one writes.
+    rotary positions (vLLM's csrc and its CompilationConfig). Such a kernel reads what
+    its first operation reads and writes what its last one writes. Around experts, that goes for the sorts and gathers that
+    route tokens, too.
     """
     source, rows = trace.operations, list[int]()
+    alone = set(_CONTRACTIONS) - set(_ROUTING) if has_experts(trace.operations) else set(_CONTRACTIONS)
+    kinds = source.kind.tolist()
     values: list[np.ndarray] = []
     run: list[int] = []
     for operation in [*trace.sequence.operation.tolist(), None]:
-        if operation is not None and source.kind[operation] not in _CONTRACTIONS:
+        if operation is not None and kinds[operation] not in alone:
             run.append(operation)
             continue
         if run:
             rows.append(run[0])
-            values.append(_one_kernel(source.values[run[0]], source.values[run[-1]]))
+            kernels = ROUTING_KERNELS if any(kinds[each] in _ROUTING for each in run) else 1
+            values.append(_one_kernel(source.values[run[0]], source.values[run[-1]], kernels))
         if operation is None:
             break
-        if not run and rows and _same_input(source, rows[-1], operation):
-            values[-1] = _joined(values[-1], source.values[operation])
-        else:
-            rows.append(operation)
-            values.append(source.values[operation])
+        rows.append(operation)
+        values.append(source.values[operation])
         run = []
     kind = source.kind[rows].copy()
-    is_run = ~np.isin(kind, _CONTRACTIONS)
+    is_run = ~np.isin(kind, list(alone))
     kind[is_run] = KINDS.index("elementwise")
     names = tuple(_FUSED if fuses else source.name[row] for row, fuses in zip(rows, is_run.tolist(), strict=True))
     dtypes = tuple(source.dtype[row] for row in rows)
@@ -157,27 +228,8 @@ def fused(trace: Trace) -> Trace:
     return Trace(trace.header, operations, sequence, trace.storages, trace.modules)
 
 
-def _same_input(source: Operations, before: int, operation: int) -> bool:
-    """Whether two products that follow each other read the same rows, as far as a trace shows it."""
-    gemm = KINDS.index("gemm")
-    if source.kind[before] != gemm or source.kind[operation] != gemm:
-        return False
-    a, b = (dict(zip(COLUMNS, source.values[row].tolist(), strict=True)) for row in (before, operation))
-    return all(a[name] == b[name] for name in ("batch", "m", "k")) and a["batch"] <= 1
-
-
-def _one_kernel(first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """A kernel that reads what the first operation of a run reads, and writes what the last one writes."""
+def _one_kernel(first: np.ndarray, last: np.ndarray, kernels: int) -> np.ndarray:
+    """A kernel, or several on small rows, that reads what the first operation of a run reads, and writes what the last one writes."""
     kernel = np.zeros_like(first)
-    kernel[_READ], kernel[_WRITTEN], kernel[COLUMNS.index("kernels")] = first[_READ], last[_WRITTEN], 1
+    kernel[_READ], kernel[_WRITTEN], kernel[COLUMNS.index("kernels")] = first[_READ], last[_WRITTEN], kernels
     return kernel
-
-
-def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """One product with the columns of both: the rows that both read are read once."""
-    m, n, k = (int(b[COLUMNS.index(name)]) for name in "mnk")
-    both = a.copy()
-    for name in ("flops", "bytes_read", "bytes_written", "n"):
-        both[COLUMNS.index(name)] += b[COLUMNS.index(name)]
-    both[_READ] -= m * k * (b[_WRITTEN] // (m * n))
-    return both

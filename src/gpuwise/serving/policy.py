@@ -21,6 +21,7 @@ class BatchingPolicy:
         queue: most requests that wait; one more is turned away. None (default) for no limit.
         brought: whether cached tokens of a prompt come with the request and take memory of its own, as where another instance
             read the prompt. If False (the default), they are in the prefix cache, which many requests share.
+        request_s: seconds from a request's arrival to the queue; 0 by default.
     """
 
     batched_tokens: int
@@ -30,6 +31,7 @@ class BatchingPolicy:
     chunked: bool = True
     queue: int | None = None
     brought: bool = False
+    request_s: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.batched_tokens, self.sequences, self.block_tokens) < 1:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cached_property
 
 from gpuwise.cost.calibration import Calibration
 from gpuwise.cost.calibration import calibration as known_calibration
+from gpuwise.cost.host import host_factor
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.parameters import parameters as shipped_parameters
 from gpuwise.hardware.cluster import Cluster
@@ -32,7 +34,7 @@ class EngineStep:
 
     The kernels run one after the other: those of each token by their number, the head by the sequences that get a token,
     attention of decoding sequences as one kernel a layer over sequences of equal length, attention of each part of a prompt as
-    a kernel of its own.
+    a kernel of its own. Replicas of attention have equal shares of sequences and prompts.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class EngineStep:
             parameters=parameters or shipped_parameters(),
             calibration=calibration or known_calibration(cluster.chip),
         )
+        self._host = host_factor(cluster.chip, parameters or shipped_parameters())
         self._most = most_tokens
         self._tokens, self._head = _Table(self._tokens_s, most_tokens), _Table(self._head_s, most_tokens)
+        self._states = _Table(self._states_s, most_tokens)
         self._decoding: dict[tuple[int, int], _Table] = {}
         self._reading: dict[int, _Table] = {}
 
@@ -80,8 +84,12 @@ class EngineStep:
 
     def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float:
         """Seconds of an iteration. Arguments as for IterationTime."""
-        users = sequences + len(chunks)
-        return self.engine_s(users) + self.head_s(users) + self.layers_s(chunks, sequences, past_tokens)
+        replicas = self.generation.degrees.attention_dp
+        users = -(-(sequences + len(chunks)) // replicas)
+        seconds = self.engine_s(users) + self.head_s(users) + self.layers_s(chunks, sequences, past_tokens)
+        if launch_s := self.costs.launch_s if chunks else self.costs.decoding_launch_s:
+            seconds = max(seconds, self.costs.iteration_s + launch_s * self._host * self._launches)
+        return seconds
 
     def engine_s(self, users: int) -> float:
         """Seconds that the engine adds to an iteration of so many sequences."""
@@ -96,22 +104,37 @@ class EngineStep:
 
         new: tokens that each decoding sequence reads; 1 by default.
         """
-        seconds = self._tokens(sequences * new + sum(tokens for tokens, _ in chunks))
+        replicas = self.generation.degrees.attention_dp
+        seconds = self._tokens(-(-(sequences * new + sum(tokens for tokens, _ in chunks)) // replicas))
+        seconds += self._states(-(-(sequences + len(chunks)) // replicas))
         if sequences:
-            seconds += self._decoding_s(sequences, past_tokens / sequences, new)
+            own = max(sequences / replicas, 1.0)
+            seconds += self._decoding_s(own, past_tokens / own / replicas, new)
         for tokens, past in chunks:
-            seconds += self._reading_s(tokens, past)
+            seconds += self._reading_s(tokens, past) / replicas
         return seconds
+
+    @cached_property
+    def _launches(self) -> int:
+        """Kernels and collectives of a pass."""
+        fused = len(self.generation.fused_tokens(1).sequence) + len(self.generation.fused_head(1).sequence)
+        exchanges = sum(each.calls for each in self.generation.exchanges(1))
+        return fused + sum(layer.layers for layer in self.generation.attention) + exchanges
 
     def _tokens_s(self, tokens: int) -> float:
         fused, operations = self.generation.fused_tokens(tokens), self.generation.kernels[0]
-        return self._kernels.pass_s(fused, self._weights.product_bytes, tokens, operations=operations)
+        seconds = self._kernels.pass_s(fused, self._weights.product_bytes, tokens, operations=operations)
+        return seconds + self._kernels.exchanges_s(self.generation.exchanges(tokens))
 
     def _head_s(self, sequences: int) -> float:
         fused, operations = self.generation.fused_head(sequences), self.generation.kernels[1]
         return self._kernels.pass_s(fused, self._weights.head_bytes, sequences, operations=operations, is_head=True)
 
-    def _decoding_s(self, sequences: int, past: float, new: int) -> float:
+    def _states_s(self, sequences: int) -> float:
+        """States that do not grow, of linear attention and recurrent layers: read and written once a pass."""
+        return self._kernels.update_s(sequences * self.generation.cache_bytes_per_sequence)
+
+    def _decoding_s(self, sequences: float, past: float, new: int) -> float:
         """Attention of sequences with `new` new tokens and `past` tokens each. Between two numbers of sequences of a table it
         is linear."""
         low, high, share = _between(sequences)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
@@ -27,6 +28,7 @@ from gpuwise.tracing import accelerator
 from gpuwise.tracing.assemble import to_trace
 from gpuwise.tracing.environment import DEVICES, environment
 from gpuwise.tracing.few_blocks import few_blocks
+from gpuwise.tracing.linear_attention import linear_attention_as_kernels
 from gpuwise.tracing.recorder import Recorder
 from gpuwise.tracing.refusals import explained
 from gpuwise.tracing.weights import weights_of
@@ -78,7 +80,9 @@ def record_generation(
     far = None if longest is None else min(FAR, longest - 1)
     far_away = [(SEQUENCES.start, 1, far)] if far is not None and far > max(PAST) else []
     points = [*((n, new, 0) for n, new in grid), *decoding, *far_away]
-    recorded = _repeated(job, strategy, target, points) or _recorded(job, strategy, target, points)
+    recorded = _repeated(job, strategy, target, points) or _recorded(
+        job, strategy, target, points, within=linear_attention_as_kernels
+    )
     traces, cache_bytes = recorded.traces, recorded.cache_bytes
     family = build_family(
         {point: traces[(*point, 0)] for point in grid}, (SEQUENCES, NEW_TOKENS), {"micro_batch": 1, "new_tokens": 16}
@@ -129,7 +133,10 @@ def _repeated(job: Job, strategy: Strategy, target: str, points: Sequence[Point]
     if few is None:
         return None
     try:
-        short, long = (_recorded(few.job(job, count), strategy, target, points) for count in (few.short, few.long))
+        within = linear_attention_as_kernels
+        short, long = (
+            _recorded(few.job(job, count), strategy, target, points, within=within) for count in (few.short, few.long)
+        )
     except GpuwiseError:  # recorded with all its blocks, the job raises the error that its user is to read
         return None
     more = few.blocks - few.short
@@ -147,7 +154,15 @@ def _repeated(job: Job, strategy: Strategy, target: str, points: Sequence[Point]
     )
 
 
-def _recorded(job: Job, strategy: Strategy, target: str, points: Iterable[Point]) -> _Recorded:
+def _recorded(
+    job: Job,
+    strategy: Strategy,
+    target: str,
+    points: Iterable[Point],
+    *,
+    within: Callable[[nn.Module], AbstractContextManager[object]] = nullcontext,
+) -> _Recorded:
+    """The recordings. within: makes a context of the model, in which it runs."""
     if (problem := accelerator.problem()) is not None:
         raise UnsupportedError(
             f"PyTorch {torch.__version__} does not run gpuwise's virtual accelerator: {problem}.",
@@ -161,7 +176,7 @@ def _recorded(job: Job, strategy: Strategy, target: str, points: Iterable[Point]
             program = build(job, strategy, device, world)
             recorder.storages.end_loading()
             recorder.modules.watch(program.model)
-            with torch.no_grad():
+            with torch.no_grad(), within(program.model):
                 for sequences, new, past in points:
                     recorder.paused = True
                     cache = _read(program, _tokens(sequences, past, device), None)[1] if past else None

@@ -1,0 +1,161 @@
+"""Published runs at a fixed concurrency (engines_online.csv), and what gpuwise forecasts of them.
+
+Requests are those of InferenceX's client: ten a slot, lengths between 0.8 and 1 of the nominal ones. Runs of other lengths than
+its three, or whose precision is not stated, are NVIDIA's; those with SGLang have TTFTs of requests of equal lengths, which come
+in waves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.serving.models import CONFIGS, generation_of
+from gpuwise.api.devices import device_of
+from gpuwise.errors import GpuwiseError
+from gpuwise.hardware import load_catalog
+from gpuwise.serving.continuous import serve
+from gpuwise.serving.engine_costs import EngineCosts
+from gpuwise.serving.engines import engine_of
+from gpuwise.serving.formats import format_of, stored
+from gpuwise.serving.generation import Generation
+from gpuwise.serving.requests import Requests, requests
+from gpuwise.serving.served import Served
+from gpuwise.serving.sharing import Degrees
+from gpuwise.serving.step_time import EngineStep
+
+DEVICES = {
+    "H100 SXM": "h100-80gb-sxm",
+    "B200 SXM": "b200-180gb-sxm",
+    "B300 SXM": "b300-288gb-sxm",
+    "GB200": "gb200-186gb",
+}
+ENGINES = {"vllm": "vllm", "trtllm": "tensorrt-llm", "sglang": "sglang"}
+FORMATS = {"fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4", "int4_wo": "int4"}
+# Settings of InferenceX's launch scripts that the table does not state: TensorRT-LLM takes the cache's type from the checkpoint,
+# which is fp8; vLLM and SGLang are started with --kv-cache-dtype fp8 on Blackwell.
+CACHES = {("trtllm", device): "fp8" for device in DEVICES} | {(engine, "B200 SXM"): "fp8" for engine in ("vllm", "sglang")}
+BATCHED_TOKENS = {"tensorrt-llm": 16_384}
+FIGURES = ("ttft_s", "tpot_s", "end_s")
+A_SLOT, SHORTEST = 10, 0.8
+
+
+@dataclass(frozen=True)
+class OnlineRun:
+    """One published run at a fixed concurrency.
+
+    Attributes:
+        row: its row in the table.
+        engine, device, family: names, of gpuwise.serving.engines and of the tables.
+        degrees: how the devices share the model.
+        format, cache: of weights, and of keys and values; "" for bf16.
+        concurrency: requests at once.
+        read, written: nominal tokens.
+        ttft_s, tpot_s: as measured.
+        varied: whether lengths differ.
+    """
+
+    row: int
+    engine: str
+    device: str
+    family: str
+    degrees: Degrees
+    format: str
+    cache: str
+    concurrency: int
+    read: int
+    written: int
+    ttft_s: float
+    tpot_s: float
+    varied: bool
+
+    @property
+    def end_s(self) -> float:
+        """Measured seconds of a whole answer."""
+        return self.ttft_s + (self.written - 1) * self.tpot_s
+
+    def load(self) -> Requests:
+        """The requests, in the order in which clients send them."""
+        rng, count = np.random.default_rng(0), A_SLOT * self.concurrency
+        least = SHORTEST if self.varied else 1.0
+        lengths = (rng.integers(int(least * most), most + 1, count) for most in (self.read, self.written))
+        return requests(np.zeros(count), *lengths)
+
+    def served(self, costs: EngineCosts | None = None) -> Served:
+        """The run as forecast, where the engine adds this to an iteration; None (default): the engine's own."""
+        step, generation = _step(self.engine, self.device, self.family, self.degrees, self.format, self.cache)
+        engine = engine_of(self.engine)
+        policy = engine.policy(
+            generation,
+            capacity_bytes=step.cluster.capacity_bytes or 0,
+            outside_bytes=700_000_000,
+            longest=self.read + self.written,
+            weight_bytes=stored(generation, format_of(self.format) if self.format else None).bytes,
+            sequences=self.concurrency,
+            batched_tokens=BATCHED_TOKENS.get(self.engine),
+        )
+        costs = costs or engine.costs
+        policy = replace(policy, request_s=costs.request_s)
+        return serve(self.load(), step.with_costs(costs), policy, concurrency=self.concurrency)
+
+
+@lru_cache
+def _step(engine: str, device: str, family: str, degrees: Degrees, format: str, cache: str) -> tuple[EngineStep, Generation]:
+    generation = generation_of(family).shared(degrees).cached_in(1.0 if cache else 2.0)
+    cluster = device_of(f"{DEVICES[device]}:{degrees.devices}", load_catalog()).cluster
+    weights = stored(generation, format_of(format) if format else None)
+    return EngineStep(generation, cluster, weights=weights, costs=engine_of(engine).costs, most_tokens=1 << 15), generation
+
+
+def online_runs(reference: Path) -> Iterator[OnlineRun]:
+    """The aggregated runs whose concurrency is stated."""
+    table = pd.read_csv(reference / "serving" / "engines_online.csv")
+    for row in table[(table["mode"] == "agg") & table.concurrency.notna() & table.family.isin(CONFIGS)].itertuples():
+        name = row.gemm_precision if row.gemm_precision == row.gemm_precision else ""
+        name = row.moe_precision if row.moe_precision == "fp8_block" else name
+        yield OnlineRun(
+            row=row.Index,
+            engine=ENGINES[row.engine],
+            device=row.device,
+            family=row.family,
+            degrees=_degrees(row),
+            format=FORMATS.get(name, ""),
+            cache=CACHES.get((row.engine, row.device), "") if name else "",
+            concurrency=int(row.concurrency),
+            read=int(row.input_tokens),
+            written=int(row.output_tokens),
+            ttft_s=row.ttft_ms / 1e3,
+            tpot_s=row.tpot_ms / 1e3,
+            varied=row.engine != "sglang" or row.precision == row.precision,
+        )
+
+
+def _degrees(row: NamedTuple) -> Degrees:
+    """The devices of a run. InferenceX names a number of devices, how many of them share experts, and whether attention is
+    replicated; where the table multiplied those with each other, they are taken apart again."""
+    tp, dp, expert_tp, ep = (
+        max(1, int(value)) if value == value else 1 for value in (row.tp, row.attention_dp, row.moe_tp, row.moe_ep)
+    )
+    if dp > 1:
+        return Degrees(max(1, tp // dp), 1, tp, dp)
+    return (
+        Degrees(expert_tp, 1, ep)
+        if ep > 1 and tp == expert_tp * ep and expert_tp > 1 and tp > 8
+        else Degrees(tp, expert_tp, ep)
+    )
+
+
+def forecast_of(run: OnlineRun, costs: EngineCosts | None = None) -> dict[str, float]:
+    """Mean seconds by the names of FIGURES; NaN where gpuwise does not answer."""
+    try:
+        served = run.served(costs)
+    except GpuwiseError:
+        return dict.fromkeys(FIGURES, np.nan)
+    ttft_s, tpot_s = float(np.nanmean(served.ttft_s)), float(np.nanmean(served.tpot_s))
+    return {"ttft_s": ttft_s, "tpot_s": tpot_s, "end_s": ttft_s + (run.written - 1) * tpot_s}
