@@ -69,15 +69,6 @@ class Instance:
         iteration_s = self.iteration_s if factor == 1 else _scaled(self.iteration_s, factor)
         return self.run(load, iteration_s, concurrency=clients)
 
-    def served_to(self, clients: int, loads: LoadShape, *, count: int | None = None, factor: float = 1.0) -> Served:
-        """The outcome of a closed loop: each client sends its next request as soon as it has the answer to the last one.
-
-        count: requests of all clients; None (default) for A_CLIENT from each.
-        """
-        load = loads.at(1.0, count=count or clients * A_CLIENT).all_at_once()  # the arrivals are those that clients make
-        iteration_s = self.iteration_s if factor == 1 else _scaled(self.iteration_s, factor)
-        return serve(load, iteration_s, self.policy, concurrency=clients)
-
     def outcomes(self, load: Requests) -> tuple[Served, Served, Served]:
         """The outcome of a load as forecast, and with iterations as much faster and slower as their spread says: waiting grows
         more than in proportion. Requests that met an engine which was still filling up are left out."""
