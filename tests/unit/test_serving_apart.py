@@ -148,12 +148,9 @@ def test_rows_apart_stand_beside_those_together():
 
 
 def test_both_kinds_on_one_machine():
+    both = {"on": "h100-80gb-sxm", "prefill_on": "h100-80gb-sxm"}
     outside, inside = (
-        next(
-            row
-            for row in serve_plan(job(), on="h100-80gb-sxm", prefill_on="h100-80gb-sxm", network=network, **QUESTION).rows
-            if row.mode
-        )
+        next(row for row in serve_plan(job(), network=network, **both, **QUESTION).rows if row.mode)
         for network in ("100 Gbit Ethernet", "inside")
     )
     assert inside.mode.link.startswith("NVLink")

@@ -176,7 +176,9 @@ class ApartPlan:
     def _transfer(self, reads: Kind, writes: Kind) -> Transfer:
         """Each device sends its part, so the instance with fewer devices, or the slower network, sets the time."""
         if self.network == INSIDE and reads.device.chip != writes.device.chip:
-            raise UnsupportedError(f"no machine has both {reads.device.chip.id} and {writes.device.chip.id}", ["--network"])
+            raise UnsupportedError(
+                f"no machine has both {reads.device.chip.id} and {writes.device.chip.id}", ['--network "100 Gbit Ethernet"']
+            )
         return max((self._sent_by(kind) for kind in (reads, writes)), key=lambda each: each.seconds(np.array([1]))[0])
 
     def _sent_by(self, kind: Kind) -> Transfer:
