@@ -198,6 +198,11 @@ def test_hours_of_a_file():
     assert day is not None
     assert day.multiples == pytest.approx(np.array(rates) / 2.5, rel=0.02)
     assert day_curve(log_of(np.arange(1000.0))) is None
+    # A day and a half from 18:30 on: the hours of one and a half nights are there twice, and count once.
+    arrival_s = np.arange(0, 36 * 3600 + 1.0, 10.0)
+    steady = day_curve(RequestLog("log", arrival_s, np.ones(0), np.ones(0), first_s=18.5 * 3600))
+    assert steady is not None
+    assert steady.multiples == pytest.approx([1.0] * 24, rel=0.01)
 
 
 def test_a_planned_load(tmp_path: Path):

@@ -104,8 +104,9 @@ def day_curve(log: RequestLog) -> DayCurve | None:
 
 
 def _hours_covered(log: RequestLog) -> np.ndarray:
-    """How often each hour of the day is in a file, in hours."""
-    begin, end = log.first_s / HOUR_S, (log.first_s + log.span_s) / HOUR_S
-    starts = np.arange(int(begin), int(np.ceil(end)))
-    covered = np.minimum(starts + 1, end) - np.maximum(starts, begin)
-    return np.bincount(starts % HOURS, weights=covered, minlength=HOURS)
+    """How often each hour of the day is in a file, in hours: whole days, and what is left of the last one."""
+    days, left = divmod(log.span_s / HOUR_S, HOURS)
+    begin = log.first_s / HOUR_S
+    starts = np.arange(int(begin), int(np.ceil(begin + left)) + 1)
+    covered = np.clip(np.minimum(starts + 1, begin + left) - np.maximum(starts, begin), 0.0, None)
+    return days + np.bincount(starts % HOURS, weights=covered, minlength=HOURS)
