@@ -5,7 +5,7 @@
 Rows: localscore.ai (llamafile, nine mixes of lengths) and llmfit (short prompts). Crowds measured them: of repeated runs of a
 device and model the upper quartile stands, since what slows a run down is the machine around the device. Runs whose weights do
 not fit the device are left out. --fit prints the figures of llama.cpp in src/gpuwise/serving/data/engines.toml anew, from
-two families on few devices (FITTED); --write puts the table into docs/serving.md.
+two families on a few cards and Macs (FITTED) and half of the processors; --write puts the table into docs/serving.md.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import minimize
 
 from benchmarks.serving.models import CONFIGS, generation_of
 from benchmarks.serving.page import put, table_of
@@ -67,12 +68,6 @@ FITTED = (
         "NVIDIA GeForce RTX 4060 Ti",
         "Apple M3 Max 12P+4E+40GPU",
         "Apple M4 4P+6E+10GPU",
-        "AMD Ryzen 9 5950X 16-Core Processor",
-        "AMD Ryzen 7 5800X 8-Core Processor",
-        "AMD Ryzen 7 4800H with Radeon Graphics",
-        "Intel Core i9-14900K",
-        "Intel Core i7-8700K CPU @ 3.70GHz",
-        "11th Gen Intel Core i5-1135G7 @ 2.40GHz",
     ),
 )
 CACHE_BYTES = 2.0  # of an element: llama.cpp keeps keys and values in fp16
@@ -104,13 +99,20 @@ class LocalRun:
 
     @property
     def is_fitted(self) -> bool:
-        return self.family in FITTED[0] and self.device in FITTED[1]
+        return self.family in FITTED[0] and (self.device in FITTED[1] or (self.kind == "CPU" and self.device in fitted_cpus()))
 
 
 @lru_cache
 def devices() -> dict[str, str]:
     """Names of the tables -> ids of the catalog."""
     return tomllib.loads(Path(__file__).with_name("local_devices.toml").read_text(encoding="utf-8"))["devices"]
+
+
+@lru_cache
+def fitted_cpus() -> frozenset[str]:
+    """Every other processor by name: hosts differ more than a few of them show."""
+    cpus = (name for name, chip in devices().items() if family_of(load_catalog().chip(chip)) == "cpu")
+    return frozenset(sorted(cpus)[::2])
 
 
 def runs(reference: Path) -> Iterator[LocalRun]:
@@ -171,15 +173,29 @@ def _reading_s(step: EngineStep, tokens: int) -> float:
 
 
 def fitted_costs(chosen: list[LocalRun]) -> EngineCosts:
-    """Seconds between kernels, how long products of prompts take, and the share of a CPU's bandwidth: each the figure under
-    which the median of forecast over measured is 1 on the fitted runs that it is of."""
+    """Seconds between kernels, and how long products of prompts take: each the figure under which the median of forecast over
+    measured is 1 on the fitted runs that it is of. The shares of a CPU's bandwidth and peak: those with the smallest mean error
+    of its logarithm, each processor counting the same."""
     cards, macs, cpus = ([run for run in chosen if run.kind == kind] for kind in ("NVIDIA", "Mac", "CPU"))
     costs = replace(
         engine_of(ENGINE).costs, kernel_s=_solved(cards + macs, lambda x: EngineCosts(kernel_s=x * 1e-6), "written") / 1e6
     )
     costs = replace(costs, int8_products=_solved(cards, lambda x: replace(costs, int8_products=x), "read"))
     costs = replace(costs, other_products=_solved(macs, lambda x: replace(costs, other_products=x), "read"))
-    return replace(costs, cpu_share=_solved(cpus, lambda x: replace(costs, cpu_share=x), "written"))
+    cpu_share, cpu_products = _shares_of_cpus(cpus, costs)
+    return replace(costs, cpu_share=cpu_share, cpu_products=cpu_products)
+
+
+def _shares_of_cpus(chosen: list[LocalRun], costs: EngineCosts) -> tuple[float, float]:
+    def error(logs: np.ndarray) -> float:
+        share, products = np.exp(logs)
+        each = replace(costs, cpu_share=float(share), cpu_products=float(products))
+        forecasts = [(run, forecast_of(run, each)) for run in chosen]
+        rows = [(run.device, abs(np.log(written[0] / run.written_per_s))) for run, written in forecasts if written is not None]
+        return float(pd.DataFrame(rows, columns=["device", "error"]).groupby("device").error.mean().mean())
+
+    best = minimize(error, np.log([1.0, 0.35]), method="Nelder-Mead", options={"maxfev": 60, "xatol": 0.01, "fatol": 1e-4})
+    return float(np.exp(best.x[0])), float(np.exp(best.x[1]))
 
 
 def _solved(chosen: list[LocalRun], costs_of: Callable[[float], EngineCosts], figure: str) -> float:
@@ -225,7 +241,8 @@ def main() -> None:
     if options.fit:
         each = fitted_costs([run for run in chosen if run.is_fitted])
         print(f"kernel_us = {each.kernel_s * 1e6:.2f}\nint8_products = {each.int8_products:.2f}")
-        print(f"other_products = {each.other_products:.2f}\ncpu_share = {each.cpu_share:.2f}", flush=True)
+        print(f"other_products = {each.other_products:.2f}\ncpu_share = {each.cpu_share:.2f}")
+        print(f"cpu_products = {each.cpu_products:.3f}", flush=True)
     rows = rows_of(chosen, engine_of(ENGINE).costs)
     text = table_of(rows, ["kind", "table", "split", "figure"])
     print(text)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import UnsupportedError
-from gpuwise.serving.instance import COUNT, WARM_UP, Instance, LoadShape
+from gpuwise.serving.instance import COUNT, Instance, LoadShape, steady
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.served import Served
@@ -104,7 +104,7 @@ class ApartInstances:
     def outcomes(self, load: Requests) -> tuple[Served, Served, Served]:
         """As Instance.outcomes."""
         low, high = self.reads.spread
-        first, fast, slow = (_steady(self.served(load, factor=factor)) for factor in (1.0, low, high))
+        first, fast, slow = (steady(self.served(load, factor=factor)) for factor in (1.0, low, high))
         return first, fast, slow
 
 
@@ -164,7 +164,7 @@ def fewest(
     for _ in range(TRIES):
         _, readers, writers = heappop(waiting)
         instances = replace(start, readers=readers, writers=writers)
-        served = _steady(instances.served(load_of(instances.requests)))
+        served = steady(instances.served(load_of(instances.requests)))
         if limits.hold(served):
             return instances, served
         first_late = served.share_within(ttft_s=limits.ttft_s) < limits.share
@@ -177,14 +177,6 @@ def fewest(
                 heappush(waiting, (counts[0] * usd[0] + counts[1] * usd[1], *counts))
     raise UnsupportedError(
         f"the limits do not hold with {readers:,} instances that read prompts and {writers:,} that write answers"
-    )
-
-
-def _steady(served: Served) -> Served:
-    """The outcome without the requests that met empty instances."""
-    rest = slice(int(WARM_UP * len(served.requests)), None)
-    return replace(
-        served, requests=served.requests.of(rest), first_token_s=served.first_token_s[rest], end_s=served.end_s[rest]
     )
 
 

@@ -20,6 +20,7 @@ class EngineCosts:
         decoding_launch_s: the same for passes that only decode; 0 where a captured graph launches them.
         request_s: seconds from the arrival of a request to the queue: HTTP, tokenizer, the way between processes.
         cpu_share: share of a CPU's memory bandwidth at which products of fewer tokens read weights; 0 for the kernel figures'.
+        cpu_products: share of its fp32 peak at which they then compute; 0 where that takes no time.
     """
 
     iteration_s: float = 0.0
@@ -28,6 +29,7 @@ class EngineCosts:
     int8_products: float = 1.0
     other_products: float = 1.0
     cpu_share: float = 0.0
+    cpu_products: float = 0.0
     launch_s: float = 0.0
     decoding_launch_s: float = 0.0
     request_s: float = 0.0
@@ -35,7 +37,7 @@ class EngineCosts:
     @property
     def of_kernels(self) -> tuple[float, ...]:
         """What it says of kernels."""
-        return self.kernel_s, self.int8_products, self.other_products, self.cpu_share
+        return self.kernel_s, self.int8_products, self.other_products, self.cpu_share, self.cpu_products
 
 
 NO_COSTS = EngineCosts()

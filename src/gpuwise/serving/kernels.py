@@ -144,9 +144,11 @@ class EngineKernels:
         return narrow if narrow and multiplies(self._cluster.chip, narrow) else ""
 
     def _read_s(self, shapes: Shapes, counts: np.ndarray) -> float:
-        """Seconds of products on a CPU whose weights are read once."""
-        bandwidth = self._cluster.chip.memory_bandwidth_bytes_per_s or 1.0
-        return float(shapes.moved_bytes @ counts) / (self._costs.cpu_share * bandwidth)
+        """Seconds of products on a CPU whose weights are read once, and unpacked and multiplied by the cores that read them."""
+        chip, costs = self._cluster.chip, self._costs
+        seconds = float(shapes.moved_bytes @ counts) / (costs.cpu_share * (chip.memory_bandwidth_bytes_per_s or 1.0))
+        peak = chip.peak_flops_per_s.get("fp32", 0.0)
+        return seconds + (float(shapes.flops @ counts) / (costs.cpu_products * peak) if costs.cpu_products and peak else 0.0)
 
     def attention_s(self, layers: Sequence[AttentionLayers], *, sequences: int, new: int, past: int) -> float:
         """All attention layers over sequences of equal lengths."""
