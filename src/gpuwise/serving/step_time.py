@@ -86,11 +86,11 @@ class EngineStep:
         """Seconds of an iteration. Arguments as for IterationTime."""
         replicas = self.generation.degrees.attention_dp
         tokens = -(-(sequences + sum(new for new, _ in chunks)) // replicas)
-        users, sequences = -(-(sequences + len(chunks)) // replicas), sequences / replicas
+        users, share = -(-(sequences + len(chunks)) // replicas), max(1.0, sequences / replicas)
         seconds = self.costs.iteration_s + self.costs.sequence_s * users + self._tokens(tokens) + self._head(users)
         seconds += self._states(users)
         if sequences:
-            seconds += self._decoding_s(max(sequences, 1), past_tokens / max(sequences, 1) / replicas)
+            seconds += self._decoding_s(share, past_tokens / sequences)
         for new, past in chunks:
             seconds += self._reading_s(new, past) / replicas
         if launch_s := self.costs.launch_s if chunks else self.costs.decoding_launch_s:
@@ -117,7 +117,7 @@ class EngineStep:
         """States that do not grow, of linear attention and recurrent layers: read and written once a pass."""
         return self._kernels.update_s(sequences * self.generation.cache_bytes_per_sequence)
 
-    def _decoding_s(self, sequences: int, past: float) -> float:
+    def _decoding_s(self, sequences: float, past: float) -> float:
         """Attention of sequences with one new token and `past` tokens each. Between two numbers of sequences of a table it is
         linear."""
         low, high, share = _between(sequences)
