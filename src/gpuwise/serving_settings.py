@@ -20,12 +20,12 @@ class ServingSettings(TypedDict, total=False):
     output: Annotated[int | None, Setting("Mean tokens of an answer.")]
     spread: Annotated[float | None, Setting("Standard deviation of both lengths over their means (1).", metavar="X")]
     prefix_hits: Annotated[float | None, Setting("Share of each prompt that the prefix cache holds (0).", metavar="X")]
-    engine: Annotated[str | None, Setting("vllm (the default), vllm-2024, tensorrt-llm or llama.cpp.", metavar="NAME")]
+    engine: Annotated[str | None, Setting("vllm (the default), vllm-2024, sglang, tensorrt-llm or llama.cpp.", metavar="NAME")]
     precision: Annotated[
         str | None, Setting("Of activations and cache: bf16, fp16 or fp32; the engine's by default, mostly bf16.", metavar="P")
     ]
     cache: Annotated[
-        str | None, Setting("Format of keys and values: fp8 (vllm, tensorrt-llm) or q8_0 (llama.cpp).", metavar="F")
+        str | None, Setting("Format of keys and values: fp8 (vllm, sglang, tensorrt-llm) or q8_0 (llama.cpp).", metavar="F")
     ]
     weights: Annotated[
         str | None,
