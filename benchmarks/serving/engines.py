@@ -2,9 +2,9 @@
 
     python -m benchmarks.serving.engines --reference FOLDER [--rows N] [--fit] [--write]
 
---rows scores a sample. --fit prints what engines add to passes that read prompts and to requests (launch_us, request_us; of SGLang
-iteration_us, too), fitted on the runs of one family on one device each (FITTED); all others are kept out. --write puts the tables
-into docs/serving.md. All rows take half an hour of one core, a third of it the recording of the models.
+--rows scores a sample. --fit prints what engines add to passes that read prompts and to requests (launch_us, request_us; of
+SGLang iteration_us, too), fitted on the runs of one family on one device each (FITTED); all others are kept out. --write puts
+the tables into docs/serving.md. All rows take half an hour of one core, a third of it the recording of the models.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpuwise.serving.engines import engine_of
 FITTED = {
     "vllm": ("llama-3-70b", "B200 SXM"),
     "tensorrt-llm": ("qwen3-32b", "H100 SXM"),
-    "sglang": ("qwen3-32b", "H100 SXM"),
+    "sglang": ("qwen3.5-397b-a17b", "B200 SXM"),
 }
 BEGIN, END = "<!-- engines: python -m benchmarks.serving.engines -->", "<!-- end of engines -->"
 MOST_FITTED = 24  # runs

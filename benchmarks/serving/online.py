@@ -38,10 +38,13 @@ DEVICES = {
 }
 ENGINES = {"vllm": "vllm", "trtllm": "tensorrt-llm", "sglang": "sglang"}
 FORMATS = {"fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4", "int4_wo": "int4"}
-# Settings of InferenceX's launch scripts that the table does not state: TensorRT-LLM takes the cache's type from the checkpoint,
-# which is fp8; vLLM and SGLang are started with --kv-cache-dtype fp8 on Blackwell.
-CACHES = {("trtllm", device): "fp8" for device in DEVICES} | {(engine, "B200 SXM"): "fp8" for engine in ("vllm", "sglang")}
-BATCHED_TOKENS = {"tensorrt-llm": 16_384}
+# Settings of InferenceX's launch scripts that the table does not state (SemiAnalysisAI/InferenceX, benchmarks/*.sh). The cache
+# is in fp8 where the checkpoint says so and the engine heeds it (TensorRT-LLM), or the script does.
+FP8_CACHES = (("vllm", "llama-3-70b"), ("sglang", "qwen3.5-397b-a17b"))
+BATCHED_TOKENS = {("tensorrt-llm", "llama-3-70b"): 16_384, ("sglang", "qwen3.5-397b-a17b"): 32_768}
+# Iterations between two looks at the queue (--scheduler-recv-interval), up to and from this concurrency on.
+POLLED = {("sglang", "qwen3.5-397b-a17b"): (10, 30)}
+MANY = 16
 FIGURES = ("ttft_s", "tpot_s", "end_s")
 A_SLOT, SHORTEST = 10, 0.8
 
@@ -98,11 +101,15 @@ class OnlineRun:
             longest=self.read + self.written,
             weight_bytes=stored(generation, format_of(self.format) if self.format else None).bytes,
             sequences=self.concurrency,
-            batched_tokens=BATCHED_TOKENS.get(self.engine),
+            batched_tokens=BATCHED_TOKENS.get((self.engine, self.family)),
         )
         costs = costs or engine.costs
-        policy = replace(policy, request_s=costs.request_s)
-        return serve(self.load(), step.with_costs(costs), policy, concurrency=self.concurrency)
+        policy, step = replace(policy, request_s=costs.request_s), step.with_costs(costs)
+        polled = POLLED.get((self.engine, self.family), (0, 0))[self.concurrency >= MANY]
+        if polled:  # half of that is waited on average, in iterations of a token each
+            at_once = serve(self.load(), step, policy, concurrency=self.concurrency)
+            policy = replace(policy, request_s=costs.request_s + polled / 2 * float(np.nanmedian(at_once.tpot_s)))
+        return serve(self.load(), step, policy, concurrency=self.concurrency)
 
 
 @lru_cache
@@ -126,7 +133,7 @@ def online_runs(reference: Path) -> Iterator[OnlineRun]:
             family=row.family,
             degrees=_degrees(row),
             format=FORMATS.get(name, ""),
-            cache=CACHES.get((row.engine, row.device), "") if name else "",
+            cache="fp8" if name and (row.engine == "trtllm" or (row.engine, row.family) in FP8_CACHES) else "",
             concurrency=int(row.concurrency),
             read=int(row.input_tokens),
             written=int(row.output_tokens),

@@ -1,4 +1,4 @@
-"""Prompt time and time a token of one batch (phases.csv: Llama-2-70B on A100 and H100, vLLM of 2023), and what gpuwise forecasts."""
+"""Prompt time and time a token of one batch, and what gpuwise forecasts: Llama-2-70B on A100 and H100, vLLM of 2023."""
 
 from __future__ import annotations
 

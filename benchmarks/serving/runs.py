@@ -97,7 +97,12 @@ def request_runs(reference: Path) -> Iterator[Run]:
         assert capacity is not None
         engine = engine_of("vllm")
         policy = engine.policy(
-            generation, capacity_bytes=capacity, outside_bytes=700_000_000, longest=4096, sequences=int(first.max_num_seqs)
+            generation,
+            capacity_bytes=capacity,
+            outside_bytes=700_000_000,
+            longest=4096,
+            sequences=int(first.max_num_seqs),
+            batched_tokens=2048,  # as its authors set it
         )
         tpot_s = (rows.end_s - rows.ttft_s) / (rows.output_tokens - 1)
         measured = {

@@ -83,7 +83,7 @@ class ServingSettings(ArrivalSettings, ModeSettings, ForwardSettings, total=Fals
     prefix_hits: Annotated[float | None, Setting("Share of each prompt that the prefix cache holds (0).", metavar="X")]
     engine: Annotated[
         str | None,
-        Setting("vllm (the default), vllm-2024, tensorrt-llm or llama.cpp; of forward passes pytorch.", metavar="NAME"),
+        Setting("vllm (the default), vllm-2024, sglang, tensorrt-llm or llama.cpp; of forward passes pytorch.", metavar="NAME"),
     ]
     precision: Annotated[
         str | None,
@@ -94,7 +94,7 @@ class ServingSettings(ArrivalSettings, ModeSettings, ForwardSettings, total=Fals
         ),
     ]
     cache: Annotated[
-        str | None, Setting("Format of keys and values: fp8 (vllm, tensorrt-llm) or q8_0 (llama.cpp).", metavar="F")
+        str | None, Setting("Format of keys and values: fp8 (vllm, sglang, tensorrt-llm) or q8_0 (llama.cpp).", metavar="F")
     ]
     weights: Annotated[
         str | None,

@@ -151,6 +151,9 @@ def test_launch_lines_have_the_settings_of_the_plan():
     assert "--max-num-batched-tokens 4096" in older  # a whole prompt must fit
     tensorrt = launch_line("tensorrt-llm", "m", POLICY, devices=4, precision="bf16", memory_share=0.9, longest=4096)
     assert "--tp_size 4 --max_num_tokens 2048 --max_batch_size 256 --max_seq_len 4096 --enable_chunked_prefill" in tensorrt
+    sglang = launch_line("sglang", "m", POLICY, devices=4, precision="bf16", memory_share=0.88, longest=4096, cache="fp8")
+    assert "sglang.launch_server --model-path m --tp-size 4 --chunked-prefill-size 2048" in sglang
+    assert sglang.endswith("--context-length 4096 --dtype bfloat16 --kv-cache-dtype fp8_e4m3")
     assert launch_line("other", "m", POLICY, devices=1, precision="bf16", memory_share=0.9, longest=1) == ""
     assert shlex.split(command_lines(line).replace("\\\n", "")) == words
 

@@ -33,13 +33,16 @@ SHOWN = 6  # rows of the cheapest kinds of instance
 # What engines run on, of the kinds that offers sell: the oldest compute capability, and AMD's architectures.
 # vLLM (7.0, MI200 and newer, Radeon RX 7900 and newer): https://docs.vllm.ai/en/v0.14.0/getting_started/installation/gpu/
 # llama.cpp: CUDA, ROCm, Metal or Vulkan; GPUs of the last ten years.
+# SGLang (its default kernels, FlashInfer's, from 7.5 on; MI300 and newer): https://docs.sglang.io/get_started/install.html
 # TensorRT-LLM (Ampere and newer): https://nvidia.github.io/TensorRT-LLM/supported-hardware.html
 _VLLM = ((7, 0), ("CDNA 2.0", "CDNA 3.0", "CDNA 4.0", "RDNA 3.0", "RDNA 4.0"))
 _RUNS_ON: dict[str, tuple[tuple[int, int], tuple[str, ...] | None]] = {  # None: of any architecture
     "llama.cpp": ((5, 0), None),
     "vllm": _VLLM,
     "vllm-2024": _VLLM,
+    "vllm-2023": _VLLM,
     "tensorrt-llm": ((8, 0), ()),
+    "sglang": ((7, 5), ("CDNA 3.0", "CDNA 4.0")),
 }
 
 

@@ -15,8 +15,8 @@ class EngineCosts:
         kernel_s: seconds between kernels, where every operation is a kernel of its own; 0 for engines that fuse.
         int8_products, other_products: how long products of more than MATRIX_VECTOR_TOKENS tokens take over those of the kernel
             figures, in int8 and in other types. 1 by default; CPUs take those of the figures.
-        launch_s: seconds of the reference host (gpuwise.cost.host) for a kernel of passes that read prompts, which no captured graph launches; such a pass
-            takes at least as long as its kernels take to launch.
+        launch_s: seconds of the reference host (gpuwise.cost.host) for a kernel of passes that read prompts, which no captured
+            graph launches; such a pass takes at least as long as its kernels take to launch.
         decoding_launch_s: the same for passes that only decode; 0 where a captured graph launches them.
         request_s: seconds from the arrival of a request to the queue: HTTP, tokenizer, the way between processes.
         cpu_share: share of a CPU's memory bandwidth at which products of fewer tokens read weights; 0 for the kernel figures'.

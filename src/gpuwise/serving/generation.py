@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
-from gpuwise.serving.joining import joined
+from gpuwise.serving.joining import join, joined, reads_same_rows
 from gpuwise.serving.sharing import ALONE, GROUPED, Degrees, Exchange, exchanges, has_experts, share_of
 from gpuwise.serving.weights import EMBEDDING, HEAD, OTHER, PRODUCT, Weights
 from gpuwise.trace.family import TraceFamily
@@ -191,10 +191,10 @@ def _heads_of(layer: AttentionLayers, devices: int) -> AttentionLayers:
 
 
 def fused(trace: Trace) -> Trace:
-    """The trace where everything between two contractions is one kernel.
+    """The trace where everything between two contractions is one kernel, and neighbouring products of one input one product.
 
     That is how engines run models: norms with the additions before them, activations with the products that gate them,
-    rotary positions (vLLM's csrc and its CompilationConfig). Such a kernel reads what
+    rotary positions, queries, keys and values as one product (vLLM's csrc and its CompilationConfig). Such a kernel reads what
     its first operation reads and writes what its last one writes. Around experts, that goes for the sorts and gathers that
     route tokens, too.
     """
@@ -213,8 +213,12 @@ def fused(trace: Trace) -> Trace:
             values.append(_one_kernel(source.values[run[0]], source.values[run[-1]], kernels))
         if operation is None:
             break
-        rows.append(operation)
-        values.append(source.values[operation])
+        if not run and rows and reads_same_rows(source, rows[-1], operation):
+            values[-1] = values[-1].copy()
+            join(values[-1], source.values[operation])
+        else:
+            rows.append(operation)
+            values.append(source.values[operation])
         run = []
     kind = source.kind[rows].copy()
     is_run = ~np.isin(kind, list(alone))
@@ -229,7 +233,7 @@ def fused(trace: Trace) -> Trace:
 
 
 def _one_kernel(first: np.ndarray, last: np.ndarray, kernels: int) -> np.ndarray:
-    """A kernel, or several on small rows, that reads what the first operation of a run reads, and writes what the last one writes."""
+    """A kernel, or several, that reads what the first operation of a run reads, and writes what the last one writes."""
     kernel = np.zeros_like(first)
     kernel[_READ], kernel[_WRITTEN], kernel[COLUMNS.index("kernels")] = first[_READ], last[_WRITTEN], kernels
     return kernel

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuwise.serving.sharing import GROUPED
-from gpuwise.trace.tables import COLUMNS, KINDS, OperationSequence
+from gpuwise.trace.tables import COLUMNS, KINDS, Operations, OperationSequence
 from gpuwise.trace.trace import Trace
 
 _AT = {name: COLUMNS.index(name) for name in COLUMNS}
@@ -31,7 +31,7 @@ def joined(trace: Trace, *, width: int) -> Trace:
         if source.kind[row] == gemm and GROUPED not in source.name[row] and batch <= 1:
             key = source.dtype[row], m
             if k == width and not ends and key in first:
-                _join(values[first[key]], values[row])
+                join(values[first[key]], values[row])
                 continue
             begun = not ends
             first = {} if ends else {**first, key: row} if k == width else first
@@ -45,7 +45,16 @@ def joined(trace: Trace, *, width: int) -> Trace:
     return Trace(trace.header, operations, sequence, trace.storages, trace.modules)
 
 
-def _join(into: np.ndarray, other: np.ndarray) -> None:
+def reads_same_rows(operations: Operations, before: int, operation: int) -> bool:
+    """Whether two products that follow each other read the same rows, as far as a trace shows it."""
+    gemm = KINDS.index("gemm")
+    if operations.kind[before] != gemm or operations.kind[operation] != gemm:
+        return False
+    a, b = (operations.values[row] for row in (before, operation))
+    return all(a[_AT[name]] == b[_AT[name]] for name in ("batch", "m", "k")) and int(a[_AT["batch"]]) <= 1
+
+
+def join(into: np.ndarray, other: np.ndarray) -> None:
     """Adds the columns of a product to those of another; the rows that both read are read once."""
     m, n, k = (int(other[_AT[name]]) for name in "mnk")
     for name in ("flops", "bytes_read", "bytes_written", "n"):

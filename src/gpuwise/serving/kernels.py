@@ -27,9 +27,9 @@ from gpuwise.trace.trace import Trace
 MATRIX_VECTOR_TOKENS = 8  # up to so many tokens the products of llama.cpp are memory-bound kernels (MMVQ_MAX_BATCH_SIZE)
 
 
-# What products of experts take over equally many products of equal size: seconds of a call (activations are sorted by expert and
-# rounded), and times longer up to FEW_TOKENS and from MANY_TOKENS on, where the experts with most rows are waited for. Fitted on
-# tables of vLLM's fused_moe in ai-dynamo/aiconfigurator (Apache-2.0): 2,310 layers on A100, H100, B200 and GB200, bf16 to nvfp4.
+# What products of experts take over equally many products of equal size: seconds of a call (activations are sorted by expert
+# and rounded), and times longer up to FEW_TOKENS and from MANY_TOKENS on, where the fullest experts are waited for. Fitted on
+# tables of vLLM's fused_moe in ai-dynamo/aiconfigurator (Apache-2.0) of A100, H100, B200 and GB200, bf16 to nvfp4.
 GROUPED_S, FEW_TOKENS, MANY_TOKENS, GROUPED_FEW, GROUPED_MANY = 8e-6, 256, 1024, 1.1, 1.5
 
 

@@ -80,10 +80,21 @@ def launch_line(
     if engine == "tensorrt-llm":
         # Its caches in fp8 are set in a file of options, not by a flag.
         return "" if cache else _trtllm_serve(model, policy, devices=devices, longest=longest)
+    if engine == "sglang":
+        return _sglang_server(
+            model,
+            policy,
+            devices=devices,
+            precision=precision,
+            memory_share=memory_share,
+            longest=longest,
+            weights=weights,
+            cache=cache,
+        )
     if engine == "vllm":
         # Flags: https://docs.vllm.ai/en/v0.8.5/serving/engine_args.html, https://docs.vllm.ai/en/latest/cli/index.html
         begin, batched_tokens = ["vllm", "serve", model], policy.batched_tokens
-    elif engine == "vllm-2024":
+    elif engine in ("vllm-2024", "vllm-2023"):
         # Before 0.6 there was no `vllm serve`: https://docs.vllm.ai/en/latest/models/engine_args.html of 0.4. Without chunked
         # prefill a whole prompt must fit into an iteration.
         begin = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", model]
@@ -101,6 +112,25 @@ def launch_line(
         **({"--kv-cache-dtype": cache} if cache else {}),
     }
     return _line([*begin, *(word for flag in flags.items() for word in flag)])
+
+
+def _sglang_server(
+    model: str,
+    policy: BatchingPolicy,
+    *,
+    devices: int,
+    precision: str,
+    memory_share: float,
+    longest: int,
+    weights: str,
+    cache: str,
+) -> str:
+    # Flags: https://docs.sglang.io/advanced_features/server_arguments.html. What is not narrowed at start is by the checkpoint.
+    words: list[str | float] = ["python", "-m", "sglang.launch_server", "--model-path", model, "--tp-size", devices]
+    words += ["--chunked-prefill-size", policy.batched_tokens, "--max-running-requests", policy.sequences]
+    words += ["--mem-fraction-static", memory_share, "--context-length", longest, "--dtype", _DTYPES[precision]]
+    words += ["--quantization", weights] if weights == "fp8" else []
+    return _line([*words, *(["--kv-cache-dtype", "fp8_e4m3"] if cache else [])])
 
 
 def _trtllm_serve(model: str, policy: BatchingPolicy, *, devices: int, longest: int) -> str:

@@ -1,8 +1,8 @@
 """Collectives of engines: small sums over NVLink in one kernel, where each device reads the parts of all others.
 
-NCCL's sums of a few kilobytes take several times as long. vLLM, SGLang and TensorRT-LLM have such kernels between devices of one
-machine that read each other's memory over NVLink (vllm-project/vllm#2192). The figures are a line through the measurements of
-sgl-project/sglang#2904 (2, 4 and 8 H100, 512 bytes to 1 MiB, without launch).
+NCCL's sums of a few kilobytes take several times as long. vLLM, SGLang and TensorRT-LLM have such kernels between devices of
+one machine that read each other's memory over NVLink (vllm-project/vllm#2192). The figures are a line through the measurements
+of sgl-project/sglang#2904 (2, 4 and 8 H100, 512 bytes to 1 MiB, without launch).
 """
 
 from __future__ import annotations

@@ -108,8 +108,7 @@ class EngineStep:
         seconds = self._tokens(-(-(sequences * new + sum(tokens for tokens, _ in chunks)) // replicas))
         seconds += self._states(-(-(sequences + len(chunks)) // replicas))
         if sequences:
-            own = max(sequences / replicas, 1.0)
-            seconds += self._decoding_s(own, past_tokens / own / replicas, new)
+            seconds += self._decoding_s(max(1.0, sequences / replicas), past_tokens / sequences, new)
         for tokens, past in chunks:
             seconds += self._reading_s(tokens, past) / replicas
         return seconds

@@ -31,7 +31,7 @@ def one_kernel(
     output_final_state: bool = False,
     **settings: object,
 ) -> tuple[Tensor, Tensor | None]:
-    """The shapes of a gated delta rule: outputs as values, (n, tokens, heads, size), and the state (n, heads, key size, size)."""
+    """Outputs of a gated delta rule, (n, tokens, heads, size), and its state (n, heads, key size, size), by shapes alone."""
     out = value * beta[..., None].to(value.dtype)
     if not output_final_state:
         return out, None
