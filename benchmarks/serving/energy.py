@@ -92,7 +92,7 @@ def forecast(row: pd.Series) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", type=Path, required=True, help="folder of the reference measurements")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/serving.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/serving-load.md")
     options = parser.parse_args()
     rows = rows_of(options.reference)
     forecasts = pd.DataFrame([forecast(row) for _, row in rows.iterrows()])

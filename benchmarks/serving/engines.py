@@ -4,7 +4,7 @@
 
 --rows scores a sample. --fit prints what engines add to passes that read prompts and to requests (launch_us, request_us; of
 SGLang iteration_us, too), fitted on the runs of one family on one device each (FITTED); all others are kept out. --write puts
-the tables into docs/serving.md. All rows take half an hour of one core, a third of it the recording of the models.
+the tables into docs/serving-accuracy.md. All rows take half an hour of one core, a third of it the recording of the models.
 """
 
 from __future__ import annotations

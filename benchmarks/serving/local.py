@@ -5,7 +5,7 @@
 Rows: localscore.ai (llamafile, nine mixes of lengths) and llmfit (short prompts). Crowds measured them: of repeated runs of a
 device and model the upper quartile stands, since what slows a run down is the machine around the device. Runs whose weights do
 not fit the device are left out. --fit prints the figures of llama.cpp in src/gpuwise/serving/data/engines.toml anew, from
-two families on a few cards and Macs (FITTED) and half of the processors; --write puts the table into docs/serving.md.
+two families on a few cards and Macs (FITTED) and half of the processors; --write puts the table into docs/serving-accuracy.md.
 """
 
 from __future__ import annotations

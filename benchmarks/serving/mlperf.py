@@ -6,7 +6,7 @@ ResNet-50 and BERT large, per device, the median of the results of a device, pre
 that run the same graph (ONNX Runtime, TensorFlow): forecasts are compared with them. All others are tuned by vendors: products
 of 8 bits or of sparse weights, fused graphs, BERT without the padding of its sequences. Plain PyTorch has none of that, so
 they are an upper end: a forecast above one is wrong, one below says nothing. Nothing is fitted. --write puts both tables
-into docs/serving.md.
+into docs/serving-forward.md.
 
 A request is an image of 224 pixels, or 384 tokens, to which SQuAD's are padded. Offline: samples a second of the best
 batch. Server: the highest rate with 99 % of answers within 15 ms (ResNet-50) or 130 ms (BERT), MLPerf's bounds. SingleStream

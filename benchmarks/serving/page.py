@@ -1,4 +1,4 @@
-"""Tables of docs/serving.md, between two comments."""
+"""Tables of the pages on serving, each between two comments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from benchmarks.support.figures import error_columns
 
-PAGE = Path("docs/serving.md")
+PAGES = Path("docs")
 
 
 def table_of(rows: pd.DataFrame, by: Sequence[str]) -> str:
@@ -23,7 +23,8 @@ def table_of(rows: pd.DataFrame, by: Sequence[str]) -> str:
 
 
 def put(text: str, begin: str, end: str) -> None:
-    """Replaces what stands between two lines of the page."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, after = page.split(begin)[0], page.split(end)[1]
-    PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+    """Replaces what stands between two lines of the page that has them."""
+    pages = {path: path.read_text(encoding="utf-8") for path in sorted(PAGES.glob("serving*.md"))}
+    (path,) = (path for path, page in pages.items() if begin in page)
+    before, after = pages[path].split(begin)[0], pages[path].split(end)[1]
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")

@@ -21,7 +21,7 @@ class ArrivalSettings(TypedDict, total=False):
         int | None, Setting("In place of a rate: users who each send the next request when the last one is answered.")
     ]
     trace: Annotated[
-        str | None, Setting("CSV or JSONL of requests: times and tokens come from it (docs/serving.md).", metavar="FILE")
+        str | None, Setting("CSV or JSONL of requests: times and tokens come from it (docs/serving-load.md).", metavar="FILE")
     ]
     day: Annotated[
         str | None,

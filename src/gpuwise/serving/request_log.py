@@ -38,7 +38,7 @@ NAMES = {
     INPUT: ("inputtokens", "prompttokens", "contexttokens", "requesttokens", "inputlength", "numprefilltokens"),
     OUTPUT: ("outputtokens", "completiontokens", "generatedtokens", "responsetokens", "outputlength", "numdecodetokens"),
 }
-EXAMPLE = "columns such as timestamp, input_tokens, output_tokens (docs/serving.md lists the names)"
+EXAMPLE = "columns such as timestamp, input_tokens, output_tokens (docs/serving-load.md lists the names)"
 
 
 @dataclass(frozen=True)
