@@ -19,6 +19,9 @@ class Linear:
     def engine_s(self, users: int) -> float:
         return 1e-4
 
+    def launching_s(self, *, reads: bool) -> float:
+        return 0.0
+
     def head_s(self, rows: int) -> float:
         return 0.0
 
@@ -68,7 +71,7 @@ def test_two_machines_hold_half_of_the_layers_each():
     assert one.alone_latency_s < two.alone_latency_s < 1.1 * one.alone_latency_s
     words = shlex.split(two.launch)
     assert words[words.index("--tensor-parallel-size") + 1] == words[words.index("--pipeline-parallel-size") + 1] == "2"
-    assert words[words.index("--max-num-batched-tokens") + 1] == "2048"
+    assert words[words.index("--max-num-batched-tokens") + 1] == "8192"  # of each machine
     assert across_machines("trtllm-serve m", machines=2) == ""
     with pytest.raises(UnsupportedError, match=r"4 layers cannot be spread|llama\.cpp across"):
         serve_plan(job(), on="h100-80gb-sxm:2x8", **options)

@@ -50,12 +50,9 @@ class PipelinedStep:
         past = round(past_tokens * own / sequences) if sequences else 0
         first = self._of_one_batch(chunks)
         tokens = own + sum(new for new, _ in first)
-        seconds = self.step.engine_s(own + len(first)) + self.step.head_s(own + len(first))
-        return (
-            seconds
-            + self.step.layers_s(first, own, past)
-            + (self.stages - 1) * (self.hop.latency_s + tokens * self.hop.token_s)
-        )
+        kernels_s = self.step.head_s(own + len(first)) + self.step.layers_s(first, own, past)
+        hops_s = (self.stages - 1) * (self.hop.latency_s + tokens * self.hop.token_s)
+        return self.step.engine_s(own + len(first)) + max(kernels_s, self.step.launching_s(reads=bool(first))) + hops_s
 
     def _of_one_batch(self, chunks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """The parts of prompts of the fullest batch: those that come first, up to its tokens."""

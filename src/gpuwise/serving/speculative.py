@@ -87,20 +87,22 @@ class SpeculativeStep:
 
     def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float:
         """Seconds of an iteration. Arguments as for IterationTime."""
-        each = self.draft_tokens + 1
+        each, reads = self.draft_tokens + 1, bool(chunks)
         users = sequences * each if self.expands else sequences
-        seconds = self.model.engine_s(users + len(chunks)) + self.model.head_s(sequences * each + len(chunks))
+        kernels_s = self.model.head_s(sequences * each + len(chunks))
         if self.expands:
-            seconds += self.model.layers_s(chunks, users, past_tokens * each)
+            kernels_s += self.model.layers_s(chunks, users, past_tokens * each)
         else:
-            seconds += self.model.layers_s(chunks, sequences, past_tokens, new=each)
+            kernels_s += self.model.layers_s(chunks, sequences, past_tokens, new=each)
+        seconds = self.model.engine_s(users + len(chunks)) + max(kernels_s, self.model.launching_s(reads=reads))
         if self.draft is None:
             return seconds
         if sequences:
-            once = self.draft.layers_s((), sequences, past_tokens) + self.draft.head_s(sequences)
-            seconds += self.draft_tokens * (once + self.draft.engine_s(sequences))
+            once_s = self.draft.layers_s((), sequences, past_tokens) + self.draft.head_s(sequences)
+            once_s = max(once_s, self.draft.launching_s(reads=False))
+            seconds += self.draft_tokens * (once_s + self.draft.engine_s(sequences))
         if chunks:  # the draft reads prompts, too
-            seconds += self.draft.layers_s(chunks, 0, 0)
+            seconds += max(self.draft.layers_s(chunks, 0, 0), self.draft.launching_s(reads=True))
         return seconds
 
 

@@ -84,16 +84,21 @@ class EngineStep:
 
     def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float:
         """Seconds of an iteration. Arguments as for IterationTime."""
-        replicas = self.generation.degrees.attention_dp
-        users = -(-(sequences + len(chunks)) // replicas)
-        seconds = self.engine_s(users) + self.head_s(users) + self.layers_s(chunks, sequences, past_tokens)
-        if launch_s := self.costs.launch_s if chunks else self.costs.decoding_launch_s:
-            seconds = max(seconds, self.costs.iteration_s + launch_s * self._host * self._launches)
-        return seconds
+        users = -(-(sequences + len(chunks)) // self.generation.degrees.attention_dp)
+        kernels_s = self.head_s(users) + self.layers_s(chunks, sequences, past_tokens)
+        return self.engine_s(users) + max(kernels_s, self.launching_s(reads=bool(chunks)))
 
     def engine_s(self, users: int) -> float:
         """Seconds that the engine adds to an iteration of so many sequences."""
         return self.costs.iteration_s + self.costs.sequence_s * users
+
+    def launching_s(self, *, reads: bool) -> float:
+        """Seconds that the host takes to launch the kernels of a pass, which ends no sooner; 0 where a captured graph does.
+
+        reads: whether it reads prompts.
+        """
+        launch_s = self.costs.launch_s if reads else self.costs.decoding_launch_s
+        return launch_s * self._host * self._launches if launch_s else 0.0
 
     def head_s(self, rows: int) -> float:
         """Seconds of the head, of so many tokens that get logits."""
