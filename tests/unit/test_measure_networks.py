@@ -14,7 +14,10 @@ from gpuwise.measure import networks as module  # noqa: E402
 from gpuwise.measure.networks import NETWORKS, QUICK, scaled  # noqa: E402
 from gpuwise.measure.stages import stages  # noqa: E402
 from gpuwise.measure.suite import SUITE  # noqa: E402
+from gpuwise.measure.writing_networks import WRITING  # noqa: E402
+from gpuwise.strategy import Strategy  # noqa: E402
 from gpuwise.trace import KINDS  # noqa: E402
+from gpuwise.tracing.record import record_many  # noqa: E402
 
 LIGHT = [
     name for name, _, _ in NETWORKS[:QUICK] if name not in ("UNet, width 64", "ResNet, 3 x 3", "depthwise convolution net")
@@ -22,13 +25,13 @@ LIGHT = [
 
 
 def test_names_are_their_own():
-    names = [name for name, _, _ in NETWORKS]
+    names = [name for name, _, _ in (*NETWORKS, *WRITING)]
     assert len(set(names)) == len(names)
     assert not set(names) & set(SUITE)
     assert len(NETWORKS) > QUICK
 
 
-@pytest.mark.parametrize(("name", "job", "samples"), NETWORKS)
+@pytest.mark.parametrize(("name", "job", "samples"), (*NETWORKS, *WRITING))
 def test_each_can_be_built_and_takes_its_batch(name, job, samples):
     with torch.device("meta"):
         model = job.model()
@@ -46,6 +49,18 @@ def test_the_quick_ones_train(name):
     assert phases
     assert trace.model_flops > 0
     assert any(kind in {KINDS[k] for k in trace.operations.kind} for kind in ("gemm", "conv", "attention"))
+
+
+@pytest.mark.parametrize(("name", "job", "samples"), WRITING)
+def test_a_pass_that_writes_multiplies_each_matrix_by_few_rows_and_attends_to_the_cache(name, job, samples):
+    (trace,) = record_many(job, Strategy(micro_batch=samples, mode="infer"), [samples], target="cpu", once=[samples])
+    model = job.model()
+    matrices = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
+    cached = model.cached.numel() * samples
+    config = model.model.config
+    shared = config.heads // getattr(config, "kv_heads", config.heads)
+    attention = 2 * shared * (cached + cached // model.cached.shape[-2])  # the token itself is in the cache, too
+    assert trace.model_flops == pytest.approx(2 * samples * matrices + attention, rel=1e-3)
 
 
 def test_networks_of_a_seed_are_the_same_each_time_and_differ_between_seeds():

@@ -20,6 +20,7 @@ class Survey(TypedDict):
         torch: version of PyTorch.
         networks: number of networks.
         quick: number of networks in the quick sweep.
+        writing: number of networks that write tokens.
         half: 16-bit precision in which networks are repeated; None if the device has none.
         threads: threads of PyTorch's operations.
     """
@@ -29,6 +30,7 @@ class Survey(TypedDict):
     torch: str
     networks: int
     quick: int
+    writing: int
     half: str | None
     threads: int
 

@@ -64,6 +64,7 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
             networks=survey["networks"],
             quick_networks=survey["quick"],
             half=survey["half"],
+            writing=survey["writing"],
             device=survey["device"],
         )
     )

@@ -11,8 +11,9 @@ class Stage:
     """One part of a measurement.
 
     Attributes:
-        name: a module of gpuwise.measure.probes; "network" for an observed step of gpuwise.measure.networks; "again" for a
-            second measurement of memory, which shows whether the machine has changed meanwhile.
+        name: a module of gpuwise.measure.probes; "network" for an observed step of gpuwise.measure.networks, "writing" for one of
+            gpuwise.measure.writing_networks; "again" for a second measurement of memory, which shows whether the machine has
+            changed meanwhile.
         what: description for the progress display.
         budget_s: seconds of a probe.
         network: index of the network.
@@ -43,7 +44,9 @@ GPU_PROBES = ("copies",)  # a CPU is its own host
 AGAIN_S = 6.0
 
 
-def stages(*, quick: bool, networks: int, quick_networks: int, half: str | None, device: str = "cpu") -> Iterator[Stage]:
+def stages(
+    *, quick: bool, networks: int, quick_networks: int, half: str | None, writing: int = 0, device: str = "cpu"
+) -> Iterator[Stage]:
     """Yields the stages, with peaks and bandwidth first: a fit needs them even if the measurement ends early.
 
     Arguments:
@@ -52,6 +55,7 @@ def stages(*, quick: bool, networks: int, quick_networks: int, half: str | None,
         quick_networks: number of networks in the quick sweep.
         half: 16-bit precision of the device, in which networks are repeated (in the quick sweep every other one); None if
             the device has none.
+        writing: number of networks that write tokens. A CPU alone runs them: a GPU's fit has one factor for all products.
         device: PyTorch's type of the measured device, such as cpu or cuda.
     """
     for name, what, quick_s, full_s in PROBES:
@@ -60,6 +64,8 @@ def stages(*, quick: bool, networks: int, quick_networks: int, half: str | None,
             yield Stage(name, what, budget_s)
     for network in range(quick_networks if quick else networks):
         yield Stage("network", "training steps", network=network, steps=3 if quick else 5)
+    for network in range(writing if device == "cpu" else 0):
+        yield Stage("writing", "passes that write tokens", network=network, mode="infer", steps=3)
     if half is not None:
         for network in range(1, quick_networks, 2) if quick else range(networks):
             yield Stage("network", f"training steps, {half}", network=network, precision=half, steps=3)

@@ -28,6 +28,7 @@ from gpuwise.measure.probes import collectives, copies, memory, peaks
 from gpuwise.measure.samples import StepSamples, samples_of, slowest_class
 from gpuwise.measure.stages import Stage
 from gpuwise.measure.timing import summary
+from gpuwise.measure.writing_networks import WRITING
 from gpuwise.notes import Note
 from gpuwise.notes import measuring as measuring_notes
 from gpuwise.results.measurement import MeasuredRow
@@ -64,15 +65,17 @@ def survey() -> Survey:
         "torch": torch.__version__,
         "networks": len(NETWORKS),
         "quick": QUICK,
+        "writing": len(WRITING),
         "half": half,
         "threads": torch.get_num_threads(),
     }
 
 
 def run_stage(stage: Stage, device: torch.device, child: WorkerConnection) -> None:
-    if stage.name == "network":
-        name, job, batch = NETWORKS[stage.network]
-        strategy = Strategy(precision=stage.precision, micro_batch=scaled(batch, device), mode=stage.mode)
+    if stage.name in ("network", "writing"):
+        name, job, batch = (WRITING if stage.name == "writing" else NETWORKS)[stage.network]
+        micro_batch = batch if stage.name == "writing" else scaled(batch, device)
+        strategy = Strategy(precision=stage.precision, micro_batch=micro_batch, mode=stage.mode)
         observation = observe(job, strategy, device, steps=stage.steps)
         chip = detect_machine(load_catalog(), measured=False).chip
         figures = parameters()
