@@ -19,9 +19,6 @@ UNKNOWN_CACHE_BYTES = 32 * 2**20
 # Keys that PyTorch's attention on CPUs takes at a time (kvSplitSize of aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
 KEY_BLOCK = 512
 TURN_S = 1e-9  # what a core is taken to spend on a row that it moves, before the calibrated scale
-JOIN_S = 1e-6  # what waking and joining all threads is taken to cost, before the calibrated scale
-# Numbers up to which PyTorch runs an elementwise operation on one thread (at::internal::GRAIN_SIZE, aten/src/ATen/TensorIterator.h).
-GRAIN = 32_768
 
 
 def terms(kernel_class: str, shapes: Shapes, hardware: Hardware) -> KernelTerms:
@@ -96,18 +93,11 @@ def not_skipped(shapes: Shapes) -> np.ndarray:
 
 
 def streaming(shapes: Shapes, hardware: Hardware) -> KernelTerms:
-    """memory: all bytes at full bandwidth. threads: their waking and joining, of kernels over more than GRAIN numbers.
-
-    Features: unit_bytes, a core's share of the bytes; cached, bytes over the last-level cache; window, numbers that a result of
-    a pool is of, 1 where none is told.
-    """
+    """memory: all bytes at full bandwidth. Features: unit_bytes, a core's share of the bytes; cached, bytes
+    over the last-level cache; window, numbers that a result of a pool is of, 1 where none is told."""
     moved = shapes.moved_bytes
-    numbers = np.maximum(shapes.bytes_written, shapes.bytes_read / 2) / shapes.element_bytes
     return KernelTerms(
-        {
-            "memory": moved / hardware.bandwidth_bytes_per_s,
-            "threads": np.where(numbers > GRAIN, JOIN_S * shapes.kernels * waking(hardware), 0.0),
-        },
+        {"memory": moved / hardware.bandwidth_bytes_per_s},
         {
             "unit_bytes": np.maximum(moved / hardware.units, 1.0),
             "cached": cached(moved, hardware),

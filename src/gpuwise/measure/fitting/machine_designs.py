@@ -65,10 +65,7 @@ GATHERING = Design(
     sharpness=(1.0, 2.0),
     floor_s=FLOOR_S,
 )
-THREADS = TermDesign((0.1, 100.0))
-STREAMING = Design(
-    {"memory": TermDesign((0.02, 300.0), (CACHED,)), "threads": THREADS}, sharpness=(1.0, 4.0), floor_s=FLOOR_S
-)
+STREAMING = Design({"memory": TermDesign((0.02, 300.0), (CACHED,))}, sharpness=(1.0, 4.0), floor_s=FLOOR_S)
 
 
 def design_of(key: str) -> Design:
