@@ -2,9 +2,9 @@
 
     python -m benchmarks.serving --reference FOLDER [--fit] [--write]
 
---fit prints the figures of src/gpuwise/serving/data/engines.toml anew; --write puts the table into docs/serving-accuracy.md.
-Fitted: of each engine the runs of one family on some devices (FITTED); all other families and devices are kept out. The kernels' figures
-are those of training and of kernel tables; nothing here moves them.
+--fit prints the figures of src/gpuwise/serving/data/engines.toml anew; --write puts the table into
+docs/serving-accuracy.md. Fitted: of each engine the runs of one family on some devices (FITTED); all others are
+kept out. The kernels' figures are those of training and of kernel tables; nothing here moves them.
 """
 
 from __future__ import annotations

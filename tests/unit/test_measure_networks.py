@@ -31,7 +31,7 @@ def test_names_are_their_own():
     assert len(NETWORKS) > QUICK
 
 
-@pytest.mark.parametrize(("name", "job", "samples"), (*NETWORKS, *WRITING))
+@pytest.mark.parametrize(("name", "job", "samples"), [*NETWORKS, *WRITING])
 def test_each_can_be_built_and_takes_its_batch(name, job, samples):
     with torch.device("meta"):
         model = job.model()

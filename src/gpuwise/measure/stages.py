@@ -11,8 +11,8 @@ class Stage:
     """One part of a measurement.
 
     Attributes:
-        name: a module of gpuwise.measure.probes; "network" for an observed step of gpuwise.measure.networks, "writing" for one of
-            gpuwise.measure.writing_networks; "again" for a second measurement of memory, which shows whether the machine has
+        name: a module of gpuwise.measure.probes; "network" for an observed step of gpuwise.measure.networks, "writing" for one
+            of gpuwise.measure.writing_networks; "again" for a second measurement of memory, which shows whether the machine has
             changed meanwhile.
         what: description for the progress display.
         budget_s: seconds of a probe.

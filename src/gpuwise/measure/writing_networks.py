@@ -19,6 +19,8 @@ from gpuwise.measure.networks import ObservedNetwork
 class Writer(nn.Module):
     """Tokens (n, 1) -> logits (n, vocabulary): one more token of each sequence, behind `past` tokens in the cache."""
 
+    cached: Tensor
+
     def __init__(self, model: Gpt2 | Llama, past: int):
         super().__init__()
         self.model = model
