@@ -16,7 +16,7 @@ from gpuwise.job.models.llama import Llama, LlamaConfig
 from gpuwise.measure.networks import ObservedNetwork
 
 
-class Writer(nn.Module):
+class NextToken(nn.Module):
     """Tokens (n, 1) -> logits (n, vocabulary): one more token of each sequence, behind `past` tokens in the cache."""
 
     cached: Tensor
@@ -47,7 +47,7 @@ def mean_logit(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 
 def _writer(model: Callable[[], Gpt2 | Llama], past: int) -> nn.Module:
-    return Writer(model(), past)
+    return NextToken(model(), past)
 
 
 def _llama(config: LlamaConfig, past: int) -> Job:
