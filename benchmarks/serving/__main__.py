@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from benchmarks.serving.page import put, table_of
+from benchmarks.serving.page import error_row, publish, table_of
 from benchmarks.serving.runs import Run, forecast_of, generation_runs, request_runs
 from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.engines import engine_of, engines
@@ -54,21 +54,10 @@ def fitted_costs(runs: Sequence[Run]) -> EngineCosts:
 def rows_of(runs: Sequence[Run], costs: dict[str, EngineCosts]) -> pd.DataFrame:
     rows = []
     for run in runs:
-        served, (low, high) = run.served(costs[run.engine]), engine_of(run.engine).spread
+        served, spread = run.served(costs[run.engine]), engine_of(run.engine).spread
+        columns = {"table": run.table, "engine": run.engine, "device": run.device, "family": run.family}
         for name, value in run.measured.items():
-            ratio = forecast_of(served, name) / value
-            rows.append(
-                {
-                    "table": run.table,
-                    "engine": run.engine,
-                    "device": run.device,
-                    "family": run.family,
-                    "split": "fitted" if is_fitted(run) else "kept out",
-                    "figure": name,
-                    "ratio": ratio,
-                    "inside": low <= 1 / ratio <= high,
-                }
-            )
+            rows.append(error_row(name, forecast_of(served, name) / value, spread, fitted=is_fitted(run), **columns))
     return pd.DataFrame(rows)
 
 
@@ -87,9 +76,7 @@ def main() -> None:
     batches = table_of(rows[rows.table == "generation"], ["engine", "device", "family", "split"])
     loads = table_of(rows[rows.table == "requests"], ["engine", "device", "family", "split", "figure"])
     text = f"{batches}\n\n{loads}"
-    print(text)
-    if options.write:
-        put(text, BEGIN, END)
+    publish(text, BEGIN, END, write=options.write)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.serving.models import CONFIGS, generation_of
-from benchmarks.serving.page import put, table_of
+from benchmarks.serving.page import publish, table_of
 from gpuwise.api.devices import device_of
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware import load_catalog
@@ -105,9 +105,7 @@ def main() -> None:
         lines.append(f"{len(part)} rows, {figure}: median error {error.median():.1%}, 90th percentile {most:.1%}.")
     table = rows[["device", "family", "precision"]].assign(ratio=ratio, inside=(1 / ratio).between(low, high))
     text = "\n".join([*lines, "", table_of(table, ["device", "family", "precision"])])
-    print(text)
-    if options.write:
-        put(text, BEGIN, END)
+    publish(text, BEGIN, END, write=options.write)
 
 
 if __name__ == "__main__":

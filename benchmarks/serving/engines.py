@@ -19,7 +19,7 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from benchmarks.serving.online import FIGURES, OnlineRun, forecast_of, online_runs
-from benchmarks.serving.page import put, table_of
+from benchmarks.serving.page import error_row, publish, table_of
 from benchmarks.serving.phases import phase_rows
 from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.engines import engine_of
@@ -31,6 +31,7 @@ FITTED = {
 }
 BEGIN, END = "<!-- engines: python -m benchmarks.serving.engines -->", "<!-- end of engines -->"
 MOST_FITTED = 24  # runs
+SCALES = {"launch_s": 1e-5, "request_s": 1e-2, "iteration_s": 1e-3}  # of what is fitted, in the order of the variables
 
 
 def is_fitted(run: OnlineRun) -> bool:
@@ -48,9 +49,8 @@ def fitted_costs(engine: str, runs: Sequence[OnlineRun]) -> EngineCosts:
     shipped, whole = engine_of(engine).costs, engine == "sglang"
 
     def costs(x: np.ndarray) -> EngineCosts:
-        launch_us, request_ms, iteration_ms = (abs(float(value)) for value in (*x, 0.0)[:3])
-        changed = replace(shipped, launch_s=launch_us * 1e-5, request_s=request_ms * 1e-2)
-        return replace(changed, iteration_s=iteration_ms * 1e-3) if whole else changed
+        fitted = {name: abs(float(value)) * scale for value, (name, scale) in zip(x, SCALES.items(), strict=False)}
+        return replace(shipped, **fitted)
 
     def error(x: np.ndarray) -> float:
         forecasts = [forecast_of(run, costs(x)) for run in runs]
@@ -60,27 +60,17 @@ def fitted_costs(engine: str, runs: Sequence[OnlineRun]) -> EngineCosts:
         ]
         return float(np.nanmean(np.abs(np.log(ratios))))
 
-    start = [6.0, 2.0, 0.5] if whole else [6.0, 2.0]  # of 10 µs, 10 ms and ms
+    start = [6.0, 2.0, 0.5] if whole else [6.0, 2.0]
     return costs(minimize(error, np.array(start), method="Nelder-Mead", options={"maxfev": 40, "xatol": 0.05}).x)
 
 
 def rows_of(runs: Sequence[OnlineRun]) -> pd.DataFrame:
     rows = []
     for run in runs:
-        forecast, (low, high) = forecast_of(run), engine_of(run.engine).spread
+        forecast, spread = forecast_of(run), engine_of(run.engine).spread
+        columns = {"engine": run.engine, "device": run.device, "family": run.family}
         for name in FIGURES:
-            ratio = forecast[name] / getattr(run, name)
-            rows.append(
-                {
-                    "engine": run.engine,
-                    "device": run.device,
-                    "family": run.family,
-                    "split": "fitted" if is_fitted(run) else "kept out",
-                    "figure": name,
-                    "ratio": ratio,
-                    "inside": low <= 1 / ratio <= high,
-                }
-            )
+            rows.append(error_row(name, forecast[name] / getattr(run, name), spread, fitted=is_fitted(run), **columns))
     return pd.DataFrame(rows)
 
 
@@ -113,9 +103,7 @@ def main() -> None:
             flush=True,
         )
     text = tables(rows_of(sample(runs, options.rows)), phase_rows(options.reference))
-    print(text)
-    if options.write:
-        put(text, BEGIN, END)
+    publish(text, BEGIN, END, write=options.write)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from benchmarks.serving.models import CONFIGS, generation_of
-from benchmarks.serving.page import put, table_of
+from benchmarks.serving.page import publish, table_of
 from gpuwise.api.devices import device_of
 from gpuwise.cost.rates import family as family_of
 from gpuwise.hardware import load_catalog
@@ -245,9 +245,7 @@ def main() -> None:
         print(f"cpu_products = {each.cpu_products:.3f}", flush=True)
     rows = rows_of(chosen, engine_of(ENGINE).costs)
     text = table_of(rows, ["kind", "table", "split", "figure"])
-    print(text)
-    if options.write:
-        put(text, BEGIN, END)
+    publish(text, BEGIN, END, write=options.write)
 
 
 if __name__ == "__main__":

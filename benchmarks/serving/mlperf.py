@@ -21,7 +21,7 @@ from pathlib import Path
 import pandas as pd
 
 import gpuwise
-from benchmarks.serving.page import put
+from benchmarks.serving.page import publish
 
 BEGIN, END = "<!-- mlperf: python -m benchmarks.serving.mlperf -->", "<!-- end of mlperf -->"
 # Devices as the column `device` names them, and their chips in the catalog; processors and cards that it has not are left out.
@@ -124,9 +124,7 @@ def main() -> None:
             ratios(tuned),
         ]
     )
-    print(text)
-    if options.write:
-        put(text, BEGIN, END)
+    publish(text, BEGIN, END, write=options.write)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,17 @@ def table_of(rows: pd.DataFrame, by: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def put(text: str, begin: str, end: str) -> None:
-    """Replaces what stands between two lines of the page that has them."""
+def error_row(figure: str, ratio: float, spread: tuple[float, float], *, fitted: bool, **columns: object) -> dict[str, object]:
+    """A row for table_of. ratio: forecast over measured; spread: low and high of measured over forecast."""
+    split = "fitted" if fitted else "kept out"
+    return {**columns, "split": split, "figure": figure, "ratio": ratio, "inside": spread[0] <= 1 / ratio <= spread[1]}
+
+
+def publish(text: str, begin: str, end: str, *, write: bool) -> None:
+    """Prints a table, and puts it between two lines of the page that has them where `write` is set."""
+    print(text)
+    if not write:
+        return
     pages = {path: path.read_text(encoding="utf-8") for path in sorted(PAGES.glob("serving*.md"))}
     (path,) = (path for path, page in pages.items() if begin in page)
     before, after = pages[path].split(begin)[0], pages[path].split(end)[1]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.serving.models import generation_of
+from benchmarks.serving.page import error_row
 from gpuwise.api.devices import device_of
 from gpuwise.hardware import load_catalog
 from gpuwise.serving.engines import engine_of
@@ -29,7 +30,6 @@ def phase_rows(reference: Path) -> pd.DataFrame:
     """Forecast over measured prompt and token times of the rows without a cap on power, in the columns of errors."""
     table = pd.read_csv(reference / "serving" / "phases.csv")
     rows = []
-    low, high = engine_of(ENGINE).spread
     for row in table[table.power_cap.isna() & table.device.isin(DEVICES)].itertuples():
         step = _step(row.device, row.family, int(row.tp))
         batch, read, written = int(row.batch_size), int(row.input_tokens), int(row.output_tokens)
@@ -38,18 +38,6 @@ def phase_rows(reference: Path) -> pd.DataFrame:
             "token_s": step((), batch, round(batch * (read + written / 2))),
         }
         for name, measured in (("prompt_s", row.prompt_ms / 1e3), ("token_s", row.token_ms / 1e3)):
-            ratio = forecast[name] / measured
-            rows.append(
-                {
-                    "device": row.device,
-                    "tp": str(int(row.tp)),
-                    "family": row.family,
-                    "split": "fitted" if row.device == FITTED else "kept out",
-                    "figure": name,
-                    "ratio": ratio,
-                    "inside": low <= 1 / ratio <= high,
-                    "batch": batch,
-                    "read": read,
-                }
-            )
+            spread, fitted = engine_of(ENGINE).spread, row.device == FITTED
+            rows.append(error_row(name, forecast[name] / measured, spread, fitted=fitted, device=row.device))
     return pd.DataFrame(rows)

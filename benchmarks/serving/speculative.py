@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.serving.models import generation_of
-from benchmarks.serving.page import put
+from benchmarks.serving.page import publish
 from benchmarks.serving.runs import DEVICES
 from gpuwise.api.devices import device_of
 from gpuwise.hardware import load_catalog
@@ -91,9 +91,7 @@ def main() -> None:
             f"| {seconds / row.latency_s - 1:+.0%} | {split} |"
         )
     text = "\n".join(lines)
-    print(text)
-    if options.write:
-        put(text, BEGIN, END)
+    publish(text, BEGIN, END, write=options.write)
 
 
 if __name__ == "__main__":

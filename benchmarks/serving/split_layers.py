@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from benchmarks.serving.models import generation_of
-from benchmarks.serving.page import put
+from benchmarks.serving.page import publish
 from gpuwise.api.devices import device_of
 from gpuwise.cost.offload import copy_bytes_per_s
 from gpuwise.cost.parameters import parameters
@@ -67,9 +67,7 @@ def main() -> None:
         words = f"{measured:.1f}/s | {forecast:.1f}/s | {forecast / measured - 1:+.0%} | {split}"
         lines.append(f"| {family} | {gpu_layers} of {step.sizes.most} | {words} |")
     text = "\n".join(lines)
-    print(text)
-    if options.write:
-        put(text, BEGIN, END)
+    publish(text, BEGIN, END, write=options.write)
 
 
 if __name__ == "__main__":
