@@ -222,7 +222,7 @@ def test_a_planned_load(tmp_path: Path):
 @pytest.mark.parametrize(
     ("settings", "rate", "words"),
     [
-        ({}, None, "not said"),
+        ({}, None, "needs a rate"),
         ({"autoscale": True}, "1/s", "--autoscale needs"),
         ({"arrivals": "often"}, "1/s", "no kind of arrivals"),
         ({"day": "noon"}, "1/s", "no hour"),
@@ -236,6 +236,6 @@ def test_settings_that_exclude_each_other(settings, rate, words: str):
     assert caught.value.ways_out
 
 
-def test_hours_of_a_short_file_cannot_be_told_apart(tmp_path: Path):
-    with pytest.raises(InputError, match="less than a day"):
+def test_hours_of_a_short_file_have_no_rates_of_their_own(tmp_path: Path):
+    with pytest.raises(InputError, match="shorter than a day"):
         planned_load({"trace": str(written(tmp_path, AZURE)), "autoscale": True}, rate=None, longest=None)

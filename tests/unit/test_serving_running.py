@@ -16,7 +16,6 @@ from gpuwise.api.serving import serve_plan
 from gpuwise.cli.main import main
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import load_catalog
-from gpuwise.report.serving_running import hours_paid
 from gpuwise.serving.api_price import break_even
 from gpuwise.serving.cold_start import TERMS, cold_start
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet, rate_ranges
@@ -197,7 +196,7 @@ def test_a_plan_over_a_day():
     mean = (night + peak) / 2 + (peak - night) * start_h / 24
     assert row.usd_per_hour == pytest.approx(flat.usd_per_instance_hour * mean)
     assert row.usd_per_request == pytest.approx(row.usd_per_hour / 3600 / 1000)
-    assert hours_paid(row) == pytest.approx(24 * mean)
+    assert row.running.hours_paid_per_day == pytest.approx(24 * mean)
     assert row.latency == busy.latency
     data = scaled.to_dict()
     assert data["arrivals"]["day"]["multiples"][0] == 0.5

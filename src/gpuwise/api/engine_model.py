@@ -45,7 +45,8 @@ class EngineModel:
 
     def __init__(self, job: Job, engine: Engine, precision: str, format: Format | None, cache: CacheFormat | None) -> None:
         self.job, self.engine, self.precision, self.format, self.cache = job, engine, precision, format, cache
-        self._kept: dict[tuple[str, int, str], Generation] = {}
+        self._recordings: dict[tuple[str, int, str], Generation] = {}
+        self._kept: dict[tuple[str, int, str], Generation] = {}  # with caches in their format
         self._memory_assumed: set[str] = set()
 
     @property
@@ -60,34 +61,40 @@ class EngineModel:
 
     def of(self, device: Device) -> Generation:
         """How the model generates on one device, recorded once for each kind and number of devices that share a layer."""
-        from gpuwise.tracing.generation import record_generation
-
-        precision = self._recorded_in(device.chip)
-        key = device.target, device.count, precision
+        key = device.target, device.count, self._recorded_in(device.chip)
         if key not in self._kept:
-            recorded = record_generation(
-                self.job, precision=precision, tp=device.count, target=device.target, longest=self.job.context_length
-            )
+            recorded = self._recording(*key)
             if device.count > 1 and has_experts(recorded.tokens.operations):  # which stay whole where their model is trained
-                whole = record_generation(
-                    self.job, precision=precision, tp=1, target=device.target, longest=self.job.context_length
-                )
+                whole = self._recording(device.target, 1, self._recorded_in(device.chip))
                 recorded = whole.shared(Degrees(tp=device.count, expert_tp=device.count))
             cache_bytes = self.cache.element_bytes if self.cache else PRECISION_BYTES.get(self.precision, 4)
             self._kept[key] = recorded.cached_in(cache_bytes)
         return self._kept[key]
 
+    def _recording(self, target: str, count: int, precision: str) -> Generation:
+        """One of `count` devices that share each layer, recorded once."""
+        from gpuwise.tracing.generation import record_generation
+
+        key = target, count, precision
+        if key not in self._recordings:
+            self._recordings[key] = record_generation(
+                self.job, precision=precision, tp=count, target=target, longest=self.job.context_length
+            )
+        return self._recordings[key]
+
+    def _across(self, device: Device, generation: Generation) -> AcrossMachines:
+        return AcrossMachines(device, generation, self.engine, self.format)
+
     def weight_bytes(self, device: Device, generation: Generation) -> int:
         """Bytes of the weights on one device."""
         if device.machines > 1:
-            return AcrossMachines(device, generation, self.engine, self.format).weight_bytes
+            return self._across(device, generation).weight_bytes
         return stored(generation, self.format).bytes
 
     def instance(self, device: Device, generation: Generation, load: LoadShape) -> Instance:
         """An instance of the model on a device; raises InputError where it does not fit."""
         if device.machines > 1:
-            across = AcrossMachines(device, generation, self.engine, self.format)
-            return across.instance(load, capacity_bytes=self._capacity_bytes(device))
+            return self._across(device, generation).instance(load, capacity_bytes=self._capacity_bytes(device))
         weights = stored(generation, self.format)
         policy = self.engine.policy(
             generation,
@@ -102,9 +109,7 @@ class EngineModel:
 
     def mode(self, device: Device) -> ServingMode | None:
         """What is special about the instance on a device; None for a model on its devices alone."""
-        if device.machines > 1:
-            return AcrossMachines(device, self.of(device), self.engine, self.format).mode
-        return None
+        return self._across(device, self.of(device)).mode if device.machines > 1 else None
 
     def launched(self, line: str, device: Device) -> str:
         """The command of the instance on a device, from that of a model on its devices alone."""

@@ -146,7 +146,7 @@ class HostedModel(EngineModel):
     def _sizes(self, device: Device, generation: Generation, cache_tokens: int) -> LayerBytes:
         layers = sum(each.layers for each in generation.attention)
         if not layers:
-            raise UnsupportedError("the layers of a model without attention are not told apart")
+            raise UnsupportedError("the layers of a model without attention cannot be counted")
         embedding, head, rest = stored_parts(generation, self.format)
         cache = cache_tokens * generation.cache_bytes_per_token + self.engine.sequences * generation.cache_bytes_per_sequence
         outside = outside_bytes(device.cluster, parameters())

@@ -60,7 +60,7 @@ def planned_load(requested: ServingSettings, *, rate: str | None, longest: int |
     if trace is not None:
         return _of_file(trace, requested, rate_per_s=rate_per_s, cached=cached, longest=longest)
     if rate_per_s is None and clients is None:
-        raise InputError("how many requests come is not said.", ["--rate 5/s", "--trace FILE, or --concurrency 20 users"])
+        raise InputError("serving needs a rate of requests.", ["--rate 5/s", "--trace FILE, or --concurrency 20 users"])
     spread = _number(requested.get("spread"), 1.0)
     lengths = Lengths(
         _number(requested.get("input"), INPUT_TOKENS),
@@ -154,7 +154,9 @@ def _of_file(
     day, multiple = day_curve(log), max(1.0, shape.recorded_per_s / log.rate_per_s)
     if requested.get("autoscale"):
         if day is None:
-            raise InputError(f"{log.name} has less than a day, so that no hours can be told apart.", ["leave out --autoscale"])
+            raise InputError(
+                f"{log.name} is shorter than a day, so its hours have no rates of their own.", ["leave out --autoscale"]
+            )
         schedule = FleetSchedule(day.multiples, follows=True)
         sized = load_notes.sized_for_the_peak(multiple=day.peak, hour=day.peak_hour)
     else:

@@ -47,7 +47,7 @@ def forward_plan(
     """The result of gpuwise.api.serving.serve_plan for such a model, whose arguments and errors these are."""
     check_answers_in_one_pass(requested, job=source.name)
     if rate is None:
-        raise InputError("how many requests come is not said.", ["--rate 5/s"])
+        raise InputError("serving needs a rate of requests.", ["--rate 5/s"])
     rate_per_s = parse_rate(rate)
     techniques = Strategy(
         mode="infer",

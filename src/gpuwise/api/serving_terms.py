@@ -83,7 +83,7 @@ class FleetTerms:
         )
 
     def offer(self, device: Device) -> Offer | None:
-        """The offer of a device; raises UnsupportedError where spot prices are asked for and none is known."""
+        """The offer of a device; raises UnsupportedError where spot prices are requested and there is none."""
         if not self.spot:
             return device.offer
         offer = cheapest_offer(self.catalog, device.chip, device.count, terms="spot") if device.spec.machine is None else None

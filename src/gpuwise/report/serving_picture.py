@@ -17,7 +17,7 @@ from gpuwise.errors import InputError
 from gpuwise.report.picture import COLOURS, LogGrid, apart, check_picture, empty_figure, plain, save_figure, save_text
 from gpuwise.report.serving_choice import rate_words, small_usd
 from gpuwise.report.svg_chart import decades
-from gpuwise.serving.fleets import Fleet
+from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet
 from gpuwise.serving.forecast import ServingForecast
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def chart_of(forecast: ServingForecast) -> PriceChart:
     lines = [PriceLine(name, _points(by_name[name], rates, written)) for name in names]
     api_usd = None
     if forecast.api_usd_per_month is not None:
-        api_usd = 1e6 * forecast.api_usd_per_month / (forecast.rate_per_s * 730.5 * 3600) / written
+        api_usd = 1e6 * forecast.api_usd_per_month / (forecast.rate_per_s * HOURS_A_MONTH * 3600) / written
     values = [usd for line in lines for _, usd in line.points] + ([] if api_usd is None else [api_usd])
     return PriceChart(
         f"{forecast.job} in {forecast.weights}: dollars a million tokens written, by rate",

@@ -13,7 +13,6 @@ from gpuwise.serving.cold_start import TERMS
 from gpuwise.serving.forecast import ServingForecast
 from gpuwise.serving.idle import ScaledToZero
 from gpuwise.serving.rows import ServingRow
-from gpuwise.serving.schedule import DAY_S
 from gpuwise.serving.spot_fleet import SpotFleet
 from gpuwise.units import counted, format_duration, format_usd
 
@@ -39,15 +38,7 @@ def hours_words(row: ServingRow) -> str:
     by_hour = enumerate(row.running.instances)
     runs = [(count, [hour for hour, _ in run]) for count, run in groupby(by_hour, lambda pair: pair[1])]
     words = [f"{hours[0]} to {hours[-1]}: {count}" if len(hours) > 1 else f"{hours[0]}: {count}" for count, hours in runs]
-    paid = hours_paid(row)
-    return f"{', '.join(words)}; {paid:.1f} hours paid a day of {24 * row.replicas} always on"
-
-
-def hours_paid(row: ServingRow) -> float:
-    """Hours of instances that are paid a day, starts included."""
-    before = (row.running.instances[-1], *row.running.instances[:-1])
-    starts = sum(max(0, count - last) for count, last in zip(row.running.instances, before, strict=True))
-    return sum(row.running.instances) * 24 / len(row.running.instances) + starts * row.running.schedule.start_s / (DAY_S / 24)
+    return f"{', '.join(words)}; {row.running.hours_paid_per_day:.1f} hours paid a day of {24 * row.replicas} always on"
 
 
 def idle_words(idle: ScaledToZero) -> str:

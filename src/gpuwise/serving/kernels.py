@@ -11,7 +11,7 @@ from gpuwise.cost.calibration import Calibration
 from gpuwise.cost.kernels.attention_decode import is_decode
 from gpuwise.cost.kernels.classes import groups
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES, Shapes
-from gpuwise.cost.kernels.times import class_times
+from gpuwise.cost.kernels.times import ClassTimes, class_times
 from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family, multiplies
@@ -85,15 +85,7 @@ class EngineKernels:
                     shapes, dtype = shapes.computed_in(arithmetic), arithmetic
                 if tokens > MATRIX_VECTOR_TOKENS and not self._on_cpu:
                     slowdown = self._costs.int8_products if dtype == "int8" else self._costs.other_products
-            times = class_times(
-                group.kernel_class,
-                dtype,
-                shapes,
-                self._cluster.chip,
-                precision=self._precision,
-                parameters=self._parameters,
-                calibration=self._calibration,
-            )
+            times = self._times(group.kernel_class, dtype, shapes)
             calls = counts[group.rows]
             seconds += slowdown * float(times.device_s @ calls)
             grouped = [GROUPED in kernels.operations.name[row] for row in group.rows.tolist()]
@@ -105,21 +97,25 @@ class EngineKernels:
             Exchange(each.operation, each.payload_bytes // each.calls, each.group, each.calls) for each in recorded
         )
 
-    def update_s(self, size_bytes: float) -> float:
-        """Seconds of a kernel that reads so many bytes and writes them anew."""
-        if not size_bytes:
-            return 0.0
-        none, size = np.zeros(1), np.array([float(size_bytes)])
-        shapes = Shapes(none, size, size, np.ones(1), none, none, none, none, none, none)
-        times = class_times(
-            "elementwise_fused",
-            "",
+    def _times(self, kernel_class: str, dtype: str, shapes: Shapes) -> ClassTimes:
+        """Times of operations of one class. dtype: computed in, "" where only bytes matter."""
+        return class_times(
+            kernel_class,
+            dtype,
             shapes,
             self._cluster.chip,
             precision=self._precision,
             parameters=self._parameters,
             calibration=self._calibration,
         )
+
+    def update_s(self, size_bytes: float) -> float:
+        """Seconds of a kernel that reads so many bytes and writes them anew."""
+        if not size_bytes:
+            return 0.0
+        none, size = np.zeros(1), np.array([float(size_bytes)])
+        shapes = Shapes(none, size, size, np.ones(1), none, none, none, none, none, none)
+        times = self._times("elementwise_fused", "", shapes)
         return float(times.device_s[0])
 
     def exchanges_s(self, exchanges: Iterable[Exchange]) -> float:
@@ -156,15 +152,7 @@ class EngineKernels:
         for each in layers:
             shapes = attention_shapes(each, sequences=sequences, new=new, past=past)
             decodes = bool(is_decode(shapes.m, shapes.n)[0])
-            times = class_times(
-                "attention_decode" if decodes else "attention",
-                each.dtype,
-                shapes,
-                self._cluster.chip,
-                precision=self._precision,
-                parameters=self._parameters,
-                calibration=self._calibration,
-            )
+            times = self._times("attention_decode" if decodes else "attention", each.dtype, shapes)
             seconds += each.layers * float(times.device_s[0])
         return seconds
 

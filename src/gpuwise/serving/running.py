@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+import numpy as np
+
 from gpuwise.serving.cold_start import ColdStart
 from gpuwise.serving.idle import ScaledToZero
 from gpuwise.serving.schedule import CONSTANT, FleetSchedule
@@ -27,6 +29,11 @@ class RunningFleet:
     cold_start: ColdStart | None = None
     idle: ScaledToZero | None = None
     spot: SpotFleet | None = None
+
+    @property
+    def hours_paid_per_day(self) -> float:
+        """Hours of instances that are paid a day, starts included."""
+        return 24 * float(self.schedule.paid_of(np.array([self.instances]))[0])
 
     def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "cold_start": None if self.cold_start is None else self.cold_start.to_dict()}

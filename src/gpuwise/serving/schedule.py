@@ -54,7 +54,10 @@ class FleetSchedule:
 
     def paid(self, rates: NDArray[np.float64], takes: float) -> NDArray[np.float64]:
         """Mean number of instances that are paid, at each of some mean rates: those of the parts, and their starts."""
-        counts = self._counts(rates, takes)
+        return self.paid_of(self._counts(rates, takes))
+
+    def paid_of(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The same from the instances of each part, shape (rates, parts)."""
         starts = np.maximum(counts - np.roll(counts, 1, axis=1), 0).sum(axis=1)
         mean: NDArray[np.float64] = counts.mean(axis=1) + starts * self.start_s / DAY_S
         return mean
