@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
+from collections import Counter
 
 import pytest
+from click import Option
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from gpuwise import __version__, api
 from gpuwise.cli.main import VERBS, main
+from gpuwise.cli.sections import SECTIONS
 from gpuwise.errors import DoesNotFitError
+from gpuwise.step_settings import settings_of
 from gpuwise.trace.presets.table import PRESETS
 
 
@@ -44,6 +49,22 @@ def test_every_verb_has_help_and_is_named_as_its_file(name: str):
     assert command.name == name
     has_json = any("--json" in option.opts for option in command.params)
     assert has_json == (name not in {"record", "completion"})
+
+
+@pytest.mark.parametrize("name", ["forecast", "plan", "serve-plan", "train"])
+def test_help_has_every_flag_once_and_settings_by_section(name: str):
+    parts = re.split(r"^(\S.*):$", run(name, "--help").stdout, flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert next(iter(sections)) == "Options"
+    assert list(sections)[-1] == "Presets"
+    shown = {title: re.findall(r"^  (?:-\w, )?--([\w-]+)", text, flags=re.MULTILINE) for title, text in sections.items()}
+    options = [option for option in main.get_command(None, name).params if isinstance(option, Option)]
+    flags = [option.opts[-1].removeprefix("--") for option in options]
+    assert Counter(flag for each in shown.values() for flag in each) == Counter([*flags, "help"])
+    for part, title in SECTIONS.items():
+        names = {setting.replace("_", "-") for setting in settings_of(part)}
+        assert not set(shown["Options"]) & names or title not in shown
+        assert set(shown.get(title, ())) <= names
 
 
 @pytest.mark.parametrize("name", ["forecast", "fit", "compare", "plan", "train"])

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
+from gpuwise.cli.sections import Decorator, section_of, setting_option, write_options
 from gpuwise.cli.stdout import keep_for_json
-from gpuwise.step_settings import Setting, flag_of, settings_of
+from gpuwise.step_settings import settings_of
 
 Function = TypeVar("Function", bound=Callable[..., None])
-
-
-class Decorator(Protocol):
-    """Adds an argument or a flag to the function of a verb."""
-
-    def __call__(self, function: Function, /) -> Function: ...
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -38,7 +33,7 @@ def complete_devices(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 class JobCommand(click.Command):
-    """A verb with a JOB: its help ends with the presets, and it shows when tracing takes a while."""
+    """A verb with a JOB: its help has flags by section and ends with the presets, and it shows when tracing takes a while."""
 
     def invoke(self, ctx: click.Context) -> object:
         from gpuwise.api.progress import tracing_shown_by
@@ -46,6 +41,9 @@ class JobCommand(click.Command):
 
         with tracing_shown_by(shown):
             return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_options(self.get_params(ctx), ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from gpuwise.trace.presets.table import PRESETS
@@ -84,17 +82,7 @@ def settings_options(group: type, *, without: Sequence[str] = ()) -> Decorator:
     def add(function: Function) -> Function:
         for name, (kind, setting) in reversed(settings_of(group).items()):
             if name not in without:
-                function = _option(name, kind, setting)(function)
+                function = setting_option(name, kind, setting, section=section_of(name, group))(function)
         return function
 
     return add
-
-
-def _option(name: str, kind: type, setting: Setting) -> Decorator:
-    flag = flag_of(name)
-    if kind is bool:
-        off = f"/--no-{flag.removeprefix('--')}" if setting.off_switch else ""
-        return click.option(flag + off, name, is_flag=True, default=None, help=setting.help)
-    if setting.choices:
-        return click.option(flag, name, type=click.Choice(setting.choices), help=setting.help)
-    return click.option(flag, name, type=kind if kind in (int, float) else str, metavar=setting.metavar, help=setting.help)
