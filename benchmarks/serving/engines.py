@@ -67,9 +67,10 @@ def fitted_costs(engine: str, runs: Sequence[OnlineRun]) -> EngineCosts:
 def rows_of(runs: Sequence[OnlineRun]) -> pd.DataFrame:
     rows = []
     for run in runs:
-        forecast, spread = forecast_of(run), engine_of(run.engine).spread
+        forecast, engine = forecast_of(run), engine_of(run.engine)
         columns = {"engine": run.engine, "device": run.device, "family": run.family}
         for name in FIGURES:
+            spread = engine.first_token_spread if name == "ttft_s" else engine.spread
             rows.append(error_row(name, forecast[name] / getattr(run, name), spread, fitted=is_fitted(run), **columns))
     return pd.DataFrame(rows)
 

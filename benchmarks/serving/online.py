@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.serving.models import CONFIGS, generation_of
+from benchmarks.serving.online_settings import OnlineSettings, settings_of_run
 from gpuwise.api.devices import device_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware import load_catalog
@@ -38,13 +39,7 @@ DEVICES = {
 }
 ENGINES = {"vllm": "vllm", "trtllm": "tensorrt-llm", "sglang": "sglang"}
 FORMATS = {"fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4", "int4_wo": "int4"}
-# Settings of InferenceX's launch scripts that the table does not state (SemiAnalysisAI/InferenceX, benchmarks/*.sh). The cache
-# is in fp8 where the checkpoint says so and the engine heeds it (TensorRT-LLM), or the script does.
-FP8_CACHES = (("vllm", "llama-3-70b"), ("sglang", "qwen3.5-397b-a17b"))
-BATCHED_TOKENS = {("tensorrt-llm", "llama-3-70b"): 16_384, ("sglang", "qwen3.5-397b-a17b"): 32_768}
-# Iterations between two looks at the queue (--scheduler-recv-interval), up to and from this concurrency on.
-POLLED = {("sglang", "qwen3.5-397b-a17b"): (10, 30)}
-MANY = 16
+_SHORT = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "int4_wo": "int4"}  # where only the products' format is stated
 FIGURES = ("ttft_s", "tpot_s", "end_s")
 A_SLOT, SHORTEST = 10, 0.8
 
@@ -57,7 +52,8 @@ class OnlineRun:
         row: its row in the table.
         engine, device, family: names, of gpuwise.serving.engines and of the tables.
         degrees: how the devices share the model.
-        format, cache: of weights, and of keys and values; "" for bf16.
+        format: of weights; "" for bf16.
+        settings: what the table does not state.
         concurrency: requests at once.
         read, written: nominal tokens.
         ttft_s, tpot_s: as measured.
@@ -70,7 +66,7 @@ class OnlineRun:
     family: str
     degrees: Degrees
     format: str
-    cache: str
+    settings: OnlineSettings
     concurrency: int
     read: int
     written: int
@@ -92,23 +88,25 @@ class OnlineRun:
 
     def served(self, costs: EngineCosts | None = None) -> Served:
         """The run as forecast, where the engine adds this to an iteration; None (default): the engine's own."""
-        step, generation = _step(self.engine, self.device, self.family, self.degrees, self.format, self.cache)
-        engine = engine_of(self.engine)
-        policy = engine.policy(
+        settings, engine = self.settings, engine_of(self.engine)
+        step, generation = _step(self.engine, self.device, self.family, self.degrees, self.format, settings.cache)
+        policy = replace(engine, memory_share=settings.memory_share or engine.memory_share).policy(
             generation,
             capacity_bytes=step.cluster.capacity_bytes or 0,
             outside_bytes=700_000_000,
             longest=self.read + self.written,
             weight_bytes=stored(generation, format_of(self.format) if self.format else None).bytes,
-            sequences=self.concurrency,
-            batched_tokens=BATCHED_TOKENS.get((self.engine, self.family)),
+            sequences=min(self.concurrency, settings.sequences or self.concurrency),
+            batched_tokens=settings.tokens(self.read),
         )
         costs = costs or engine.costs
         policy, step = replace(policy, request_s=costs.request_s), step.with_costs(costs)
-        polled = POLLED.get((self.engine, self.family), (0, 0))[self.concurrency >= MANY]
-        if polled:  # half of that is waited on average, in iterations of a token each
+        waited = settings.iterations_waited(
+            read=self.read, written=self.written, devices=self.degrees.devices, concurrency=self.concurrency
+        )
+        if waited:  # in iterations of a token each
             at_once = serve(self.load(), step, policy, concurrency=self.concurrency)
-            policy = replace(policy, request_s=costs.request_s + polled / 2 * float(np.nanmedian(at_once.tpot_s)))
+            policy = replace(policy, request_s=costs.request_s + waited * float(np.nanmedian(at_once.tpot_s)))
         return serve(self.load(), step, policy, concurrency=self.concurrency)
 
 
@@ -133,7 +131,13 @@ def online_runs(reference: Path) -> Iterator[OnlineRun]:
             family=row.family,
             degrees=_degrees(row),
             format=FORMATS.get(name, ""),
-            cache="fp8" if name and (row.engine == "trtllm" or (row.engine, row.family) in FP8_CACHES) else "",
+            settings=settings_of_run(
+                engine=ENGINES[row.engine],
+                family=row.family,
+                precision=str(row.precision) if row.precision == row.precision else _SHORT.get(name, ""),
+                device=row.device,
+                measured=row.measured if row.measured == row.measured else "",
+            ),
             concurrency=int(row.concurrency),
             read=int(row.input_tokens),
             written=int(row.output_tokens),

@@ -153,7 +153,7 @@ class DraftedModel(EngineModel):
             pays_up_to=pays_up_to(model, step, stride=speculation.stride, past=past, most=policy.sequences),
             draft_weight_bytes=draft_bytes,
         )
-        return SpeculativeInstance(step, policy, engine.spread, speculation)
+        return SpeculativeInstance(step, policy, engine.spread, speculation, first_token_spread=engine.first_token_spread)
 
     def _check_vocabulary(self, generation: Generation, draft: Generation) -> None:
         sizes = generation.vocabulary, draft.vocabulary

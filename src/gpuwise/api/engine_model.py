@@ -105,7 +105,7 @@ class EngineModel:
         )
         most = policy.batched_tokens + policy.sequences
         step = EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights, most_tokens=most)
-        return Instance(step, policy, self.engine.spread)
+        return Instance(step, policy, self.engine.spread, first_token_spread=self.engine.first_token_spread)
 
     def mode(self, device: Device) -> ServingMode | None:
         """What is special about the instance on a device; None for a model on its devices alone."""

@@ -101,7 +101,8 @@ class AcrossMachines:
         )
         stages = self.device.machines
         rounds = PipelinedStep(step, stages, policy.batched_tokens, self.hop)
-        return Instance(rounds, replace(policy, batched_tokens=stages * policy.batched_tokens), self.engine.spread)
+        policy = replace(policy, batched_tokens=stages * policy.batched_tokens)
+        return Instance(rounds, policy, self.engine.spread, first_token_spread=self.engine.first_token_spread)
 
     @property
     def _machine(self) -> Cluster:

@@ -119,7 +119,7 @@ class ApartPlan:
             saturation_rate=rates[1],
             alone_ttft_s=float(alone.ttft_s[0]),
             alone_latency_s=float(alone.latency_s[0]),
-            latency=latencies(outcomes),
+            latency=latencies(outcomes, reads.instance.first_token_spread),
             share_within=limits.share_of(outcomes[0]),
             load=self.rate_per_s / (instances.writers * rates[1]),
             cache_tokens=writes.instance.policy.cache_tokens,

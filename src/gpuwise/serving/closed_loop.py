@@ -79,7 +79,7 @@ def row_of_clients(
         clients=each,
         reached_per_s=reached_per_s,
         saturation_rate=at_most_per_s,
-        latency=latencies([outcome for outcome, _ in outcomes]),
+        latency=latencies([outcome for outcome, _ in outcomes], instance.first_token_spread),
         share_within=limits.share_of(served),
         load=clients / (replicas * most),
         running=RunningFleet(instances=(replicas,)),

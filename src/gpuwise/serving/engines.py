@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -31,6 +32,7 @@ class Engine:
         memory_share: share of the device's memory that the engine takes.
         costs: what it adds to an iteration.
         spread: low and high of measured over forecast times of iterations; 90 % of runs lie between.
+        first_token_spread: the same of times to the first token, where that is wider.
         precision: of activations and cache, by default.
         format: of weights, by default; "" for that of the activations.
         on_cpus: whether it has figures for CPUs.
@@ -47,6 +49,7 @@ class Engine:
     costs: EngineCosts
     spread: tuple[float, float]
     large_batched_tokens: int = 0
+    first_token_spread: tuple[float, float] = (1.0, 1.0)
     precision: str = "bf16"
     format: str = ""
     on_cpus: bool = False
@@ -179,10 +182,16 @@ def engines() -> dict[str, Engine]:
             precision=row.get("precision", "bf16"),
             format=row.get("format", ""),
             on_cpus=row.get("on_cpus", False),
-            spread=(row["spread"][0], row["spread"][1]),
+            spread=_pair(row["spread"]),
+            first_token_spread=_pair(row.get("first_token_spread", (1.0, 1.0))),
         )
         for name, row in table.items()
     }
+
+
+def _pair(values: Sequence[float]) -> tuple[float, float]:
+    low, high = values
+    return low, high
 
 
 def engine_of(name: str) -> Engine:

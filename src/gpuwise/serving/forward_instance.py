@@ -62,6 +62,11 @@ class ForwardInstance:
         return 0
 
     @property
+    def first_token_spread(self) -> tuple[float, float]:
+        """An answer is one pass, so nothing beside its spread."""
+        return 1.0, 1.0
+
+    @property
     def capacity(self) -> float:
         """Requests a second that end while others always wait: full batches, one after the other."""
         return self.copies * self.policy.batch / self.times.pass_s(self.policy.batch)

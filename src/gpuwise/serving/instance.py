@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -39,11 +39,13 @@ class Instance:
         iteration_s: seconds of its iterations.
         policy: how it forms batches.
         spread: low and high of measured over forecast times of iterations.
+        first_token_spread: the same of times to the first token; (1, 1) by default, no wider than iterations make it.
     """
 
     iteration_s: IterationTime
     policy: BatchingPolicy
     spread: tuple[float, float]
+    first_token_spread: tuple[float, float] = field(default=(1.0, 1.0), kw_only=True)
 
     @property
     def cache_tokens(self) -> int:
@@ -128,17 +130,22 @@ class LoadShape:
         return requests(arrival_s, read, written, cached_share=self.cached_share)
 
 
-def latencies(outcomes: Sequence[Served]) -> dict[str, Latency]:
-    """Time to first token, time per output token and whole latency, by name, of the outcomes that Instance.outcomes gives."""
+def latencies(outcomes: Sequence[Served], first_token_spread: tuple[float, float] = (1.0, 1.0)) -> dict[str, Latency]:
+    """Time to first token, time per output token and whole latency, by name, of the outcomes that Instance.outcomes gives.
+
+    first_token_spread: of the instance. Queues, tokenizers and HTTP differ by more than iterations do.
+    """
+    spreads = {"ttft_s": first_token_spread, "tpot_s": (1.0, 1.0), "latency_s": (1.0, 1.0)}
     return {
-        name: Latency(*(_interval([_percentile(getattr(outcome, name), p) for outcome in outcomes]) for p in PERCENTILES))
-        for name in ("ttft_s", "tpot_s", "latency_s")
+        name: Latency(*(_interval([_percentile(getattr(outcome, name), p) for outcome in outcomes], wide) for p in PERCENTILES))
+        for name, wide in spreads.items()
     }
 
 
-def _interval(values: Sequence[float]) -> Interval:
+def _interval(values: Sequence[float], spread: tuple[float, float]) -> Interval:
+    """The first of three values, with the others as bounds, at least as wide as the spread around it."""
     value, low, high = values
-    return Interval(value, min(low, value), max(high, value))
+    return Interval(value, min(low, spread[0] * value), max(high, spread[1] * value))
 
 
 def _percentile(values: np.ndarray, percent: float) -> float:

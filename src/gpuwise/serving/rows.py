@@ -150,7 +150,7 @@ def row_of(
         reason="",
         replicas=replicas,
         saturation_rate=saturation,
-        latency=latencies(outcomes),
+        latency=latencies(outcomes, instance.first_token_spread),
         share_within=limits.share_of(outcomes[0]),
         load=peak_per_s / (replicas * saturation),
         running=RunningFleet(schedule, tuple(schedule.counts(rate_per_s, fleet.takes).tolist())),

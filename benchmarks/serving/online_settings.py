@@ -1,0 +1,54 @@
+"""Settings of published runs at a fixed concurrency that their table does not state."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_MANY = 16  # users from which the second number of `polled` counts
+_FILE = Path(__file__).with_name("online_settings.toml")
+_RUN = ("engine", "family", "precision", "device")
+
+
+@dataclass(frozen=True)
+class OnlineSettings:
+    """What online_settings.toml says of a run; attributes as there, and the engine's own where they are 0 or empty."""
+
+    cache: str = ""
+    memory_share: float = 0.0
+    batched_tokens: int = 0
+    batched_prompts: int = 0
+    sequences: int = 0
+    polled: tuple[int, int] = (0, 0)
+    waited: int = 0
+
+    def tokens(self, read: int) -> int | None:
+        """Most new tokens of an iteration for prompts of so many tokens; None for the engine's own."""
+        return self.batched_prompts * read or self.batched_tokens or None
+
+    def iterations_waited(self, *, read: int, written: int, devices: int, concurrency: int) -> float:
+        """Mean iterations between a request's arrival and the engine's next look at the queue."""
+        waited = self.polled[concurrency >= _MANY] / 2
+        if self.waited and read == written == 1024 and devices < 8:
+            others = self.waited * concurrency / written  # that come while the first one waits for the whole time
+            waited += self.waited * (1 + others / 2) / (1 + others)
+        return waited
+
+
+@cache
+def _rows() -> list[dict[str, object]]:
+    return tomllib.loads(_FILE.read_text(encoding="utf-8"))["run"]
+
+
+def settings_of_run(*, engine: str, family: str, precision: str, device: str, measured: str) -> OnlineSettings:
+    """The settings of a run. measured: its day, such as 2026-04-08, or "" where it is not stated."""
+    run = {"engine": engine, "family": family, "precision": precision, "device": device}
+    for row in _rows():
+        if all(name not in row or row[name] == run[name] for name in _RUN) and measured < str(row.get("until", "9999")):
+            values = {name: value for name, value in row.items() if name not in (*_RUN, "until", "script")}
+            if "polled" in values:
+                values["polled"] = tuple(values["polled"])  # type: ignore[arg-type]
+            return OnlineSettings(**values)  # type: ignore[arg-type]
+    return OnlineSettings()
