@@ -55,6 +55,10 @@ class ModeSettings(TypedDict, total=False):
         str | None,
         Setting("Layers on the card, its head included, the rest on the host (llama.cpp); auto: as many as fit.", metavar="N"),
     ]
+    cpu_experts: Annotated[
+        str | None,
+        Setting("Layers, from the first, whose experts stay on the host (llama.cpp); all, or auto: few.", metavar="N"),
+    ]
     host: Annotated[str | None, Setting("Processor of the host: ryzen-5950x, or here (ryzen-7950x).", metavar="CPU")]
     host_memory: Annotated[str | None, Setting("Memory of the host (64GiB; this machine's with here).", metavar="SIZE")]
     draft: Annotated[

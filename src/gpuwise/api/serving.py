@@ -57,6 +57,8 @@ def serve_plan(
             spot: whether to take spot offers, with instances to spare. Default False.
             gpu_layers: layers on the card, the head included, the others on the host (llama.cpp); "auto" for as many as fit.
                 All by default.
+            cpu_experts: layers, from the first, whose experts are on the host (llama.cpp); "all", or "auto" for as few as fit.
+                None by default.
             host: processor of the host, of the catalog, or "here". Default: this machine's for "here", else "ryzen-7950x".
             host_memory: memory of the host, such as "128GiB". Default: this machine's for "here", else 64 GiB.
             draft: a smaller job that writes tokens ahead, or "ngram" for a look-up in the text so far. None by default.

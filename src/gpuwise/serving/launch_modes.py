@@ -17,6 +17,11 @@ def with_host_layers(line: str, gpu_layers: int) -> str:
     return shlex.join(words)
 
 
+def with_host_experts(line: str, layers: int) -> str:
+    """llama-server with the experts of so many of the first layers on the host, page-locked, too."""
+    return f"{line} --n-cpu-moe {layers} --no-mmap"  # ggml-org/llama.cpp#15077
+
+
 def with_draft(line: str, engine: str, draft: str, draft_tokens: int) -> str:
     """The line with a draft model, by the id or folder of its weights; "" where the engine's flags are not known.
 
