@@ -55,13 +55,21 @@ class ModeSettings(TypedDict, total=False):
         str | None,
         Setting("Layers on the card, its head included, the rest on the host (llama.cpp); auto: as many as fit.", metavar="N"),
     ]
+    cpu_experts: Annotated[
+        str | None,
+        Setting("Layers, from the first, whose experts stay on the host (llama.cpp); all, or auto: few.", metavar="N"),
+    ]
     host: Annotated[str | None, Setting("Processor of the host: ryzen-5950x, or here (ryzen-7950x).", metavar="CPU")]
     host_memory: Annotated[str | None, Setting("Memory of the host (64GiB; this machine's with here).", metavar="SIZE")]
     draft: Annotated[
-        str | None, Setting("A smaller job that writes tokens ahead, or ngram: speculative decoding.", metavar="JOB")
+        str | None,
+        Setting("A smaller job that writes tokens ahead, ngram, or a layer of the model: mtp or eagle3.", metavar="JOB"),
     ]
-    draft_tokens: Annotated[int | None, Setting("Tokens that the draft writes ahead (3).")]
-    acceptance: Annotated[float | None, Setting("Probability that the model accepts a token of the draft (0.7).", metavar="X")]
+    draft_tokens: Annotated[int | None, Setting("Tokens that the draft writes ahead (3; of mtp 1).")]
+    acceptance: Annotated[
+        float | None,
+        Setting("Probability that the model accepts a token of the draft (0.7; mtp 0.82, eagle3 0.76).", metavar="X"),
+    ]
     prefill_on: Annotated[
         str | None, Setting("Devices of instances that read prompts alone; --on then writes answers.", metavar="DEVICES")
     ]

@@ -7,7 +7,6 @@ some tensors of some blocks. Blocks of a type and their bytes: ggml/src/ggml-com
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +25,7 @@ TYPES = {
     "q4_k": (256, 144),
     "q3_k": (256, 110),
     "q2_k": (256, 84),
+    "mxfp4": (32, 17),
 }
 # Mix: the type of tensors that no rule names.
 MIXES = {
@@ -41,6 +41,7 @@ MIXES = {
     "q3_k_l": "q3_k",
     "q3_k_m": "q3_k",
     "q2_k": "q2_k",
+    "mxfp4": "mxfp4",  # of experts; MXFP4_MOE of the quantizer, and the files of gpt-oss
 }
 WIDE = ("f16",)  # mixes that nothing is rounded in
 # What stands in for a type whose blocks do not divide the rows of a tensor.
@@ -80,16 +81,13 @@ class ModelShape:
         return cls(max(layers, 1), experts, max(grouped, 1))
 
 
-def types_of(weights: Weights, mix: str, model: ModelShape) -> Counter[str]:
-    """How many of equal weights have each type in a file of the mix."""
+def types_of(weights: Weights, mix: str, model: ModelShape) -> list[str]:
+    """The type of each of equal weights in a file of the mix, in the order of their blocks."""
     if weights.role == OTHER or len(weights.shape) < 2:
-        return Counter({"f32": weights.count})
-    chosen: Counter[str] = Counter()
-    for number in range(weights.count):
-        # Experts follow each other in a block.
-        block = number * model.layers // weights.count if weights.count > model.layers else number
-        chosen[_fitting(_type(weights, mix, block, model), weights.shape[-1])] += 1
-    return chosen
+        return ["f32"] * weights.count
+    # Experts follow each other in a block.
+    blocks = [n * model.layers // weights.count if weights.count > model.layers else n for n in range(weights.count)]
+    return [_fitting(_type(weights, mix, block, model), weights.shape[-1]) for block in blocks]
 
 
 def tensor_bytes(kind: str, elements: int) -> int:
@@ -102,6 +100,8 @@ def _type(weights: Weights, mix: str, block: int, model: ModelShape) -> str:
     base, name = MIXES[mix], weights.name
     if mix in WIDE:
         return base
+    if mix == "mxfp4":
+        return base if weights.of_experts else "q8_0"
     if weights.role == HEAD or weights.tied:
         return "q8_0" if base == "q8_0" or weights.shape[-1] % TYPES[base][0] else "q6_k"
     if weights.role == EMBEDDING:

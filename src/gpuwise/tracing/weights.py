@@ -47,7 +47,7 @@ def weights_of(model: nn.Module) -> tuple[Weights, ...]:
 def _role(path: str, tensor: Tensor, modules: Container[str], *, words: int) -> str:
     """words: rows of the embedding; 0 without one."""
     above, _, name = path.rpartition(".")[0].rpartition(".")
-    if tensor.dim() < 2 or (name in _ROUTERS and f"{above}.{_EXPERTS}" in modules):
+    if tensor.dim() < 2 or path.endswith("bias") or (name in _ROUTERS and f"{above}.{_EXPERTS}" in modules):
         return OTHER
     return HEAD if tensor.shape[0] == words and not _NUMBER.search(path) else PRODUCT
 
