@@ -3,7 +3,7 @@
     python -m benchmarks.serving.runtimes [--seconds S] [--only NAME] [--fit] [--write]
 
 Random weights of real shapes, batches of 1, 4 and 8, fp32, as many threads as PyTorch has. Passes of the engine and of plain
-PyTorch run in turn, and the shortest of each counts. --fit prints the constants of gpuwise/serving/data/graph_engines.toml:
+PyTorch take turns, and the shortest of each counts. --fit prints the constants of gpuwise/serving/data/graph_engines.toml:
 those under which the engine's pass over plain PyTorch's has the smallest mean error of its logarithm on the models marked
 fitted, and the spread of that on those kept out. How fast the machine is at the moment drops out of that; the table has
 forecasts of seconds, which rest on `gpuwise measure`, too. --write puts it into docs/serving-accuracy.md. It takes about ten
@@ -36,7 +36,8 @@ from gpuwise.strategy import Strategy
 
 BEGIN, END = "<!-- runtimes: python -m benchmarks.serving.runtimes -->", "<!-- end of runtimes -->"
 BATCHES = (1, 4, 8)
-FEWEST = 5  # passes
+ROUNDS, FEWEST = 3, 3  # passes of a round at the least
+PAUSE_S = 0.1
 PRECISION = "fp32"
 
 
@@ -107,11 +108,18 @@ def passes(case: Case, *, seconds: float) -> Iterator[Pass]:
 
 
 def in_turn(models: Sequence[ServedModel], batch: int, *, seconds: float) -> list[float]:
-    """The shortest seconds of each model's pass. They run in turn for some seconds, at least FEWEST times."""
-    times: list[list[float]] = []
-    while len(times) < FEWEST or np.sum(times) < seconds:
-        times.append([_timed(model, batch) for model in models])
-    shortest: list[float] = np.min(times, axis=0).tolist()
+    """The shortest seconds of each model's pass, of ROUNDS in each of which it has the machine alone for a share of the seconds.
+
+    Threads of a runtime look for work for a while after its last pass, so the next model waits for PAUSE_S.
+    """
+    shortest = [float("inf")] * len(models)
+    for _ in range(ROUNDS):
+        for number, model in enumerate(models):
+            times: list[float] = []
+            while len(times) < FEWEST or sum(times) < seconds / ROUNDS / len(models):
+                times.append(_timed(model, batch))
+            shortest[number] = min(shortest[number], *times)
+            time.sleep(PAUSE_S)
     return shortest
 
 

@@ -19,7 +19,7 @@ from gpuwise.job.job import Batch
 from gpuwise.runtime.parallel.job_loss import LossFunction
 
 
-class ForwardPass(nn.Module):
+class TensorCall(nn.Module):
     """A model's call, from the tensors among its arguments to those of its output."""
 
     def __init__(self, model: nn.Module, arguments: Batch) -> None:
@@ -50,7 +50,7 @@ def export(model: nn.Module, one: Batch, several: Batch, path: Path, *, job: str
     try:
         with _silent(), torch.no_grad():
             torch.onnx.export(
-                ForwardPass(model, several).eval(),
+                TensorCall(model, several).eval(),
                 tensors,
                 path,
                 dynamo=True,
