@@ -130,11 +130,13 @@ def main() -> None:
     same, tuned = rows[rows.precision == "fp32"], rows[rows.precision != "fp32"]
     error = (same.ratio - 1).abs()
     offline = error[same.scenario == "Offline"]
+    itself = (same.itself_ratio - 1).abs()
     text = "\n\n".join(
         [
             f"The same graph in fp32: median error {error.median():.0%}, of Offline {offline.median():.0%} "
             f"({len(offline)} rows).",
             table(same),
+            f"ONNX Runtime's own forecast on processors: median error {itself.median():.0%} ({itself.count()} rows).",
             f"Tuned by vendors: {(tuned.ratio > 1).sum()} of {len(tuned)} figures are below the forecast of plain PyTorch.",
             ratios(tuned),
         ]

@@ -108,7 +108,7 @@ def passes(case: Case, *, seconds: float) -> Iterator[Pass]:
 
 
 def in_turn(models: Sequence[ServedModel], batch: int, *, seconds: float) -> list[float]:
-    """The shortest seconds of each model's pass, of ROUNDS in each of which it has the machine alone for a share of the seconds.
+    """The shortest seconds of each model's pass. In each of ROUNDS a model has the machine alone for a share of the seconds.
 
     Threads of a runtime look for work for a while after its last pass, so the next model waits for PAUSE_S.
     """
