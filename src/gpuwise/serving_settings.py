@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 from gpuwise.step_settings import JobSizes, Setting
 from gpuwise.strategy import PRECISIONS
 
-CHECKED_ENGINES = ("pytorch", "transformers")
+CHECKED_ENGINES = ("pytorch", "transformers", "onnxruntime", "openvino")
 
 
 class ArrivalSettings(TypedDict, total=False):
@@ -91,7 +91,11 @@ class ServingSettings(ArrivalSettings, ModeSettings, ForwardSettings, total=Fals
     prefix_hits: Annotated[float | None, Setting("Share of each prompt that the prefix cache holds (0).", metavar="X")]
     engine: Annotated[
         str | None,
-        Setting("vllm (the default), vllm-2024, sglang, tensorrt-llm or llama.cpp; of forward passes pytorch.", metavar="NAME"),
+        Setting(
+            "vllm (the default), vllm-2024, sglang, tensorrt-llm or llama.cpp; of forward passes pytorch (the default), "
+            "onnxruntime or openvino.",
+            metavar="NAME",
+        ),
     ]
     precision: Annotated[
         str | None,
@@ -124,7 +128,12 @@ class CheckSettings(TypedDict, total=False):
     requests: Annotated[int | None, Setting("Requests sent (what comes in 20 s, 20 to 2,000).")]
     duration: Annotated[str | None, Setting("Time over which requests arrive, in place of their number.", metavar="TIME")]
     engine: Annotated[
-        str | None, Setting("Plain PyTorch (default), or Transformers' continuous batching of hf: models.", CHECKED_ENGINES)
+        str | None,
+        Setting(
+            "Plain PyTorch (default), Transformers' continuous batching of hf: models, or forward passes exported to ONNX "
+            "Runtime or OpenVINO.",
+            CHECKED_ENGINES,
+        ),
     ]
     batch: Annotated[int | None, Setting("Most requests that run together (8; 1 or, in transformers, 16 of text).")]
     window: Annotated[

@@ -5,7 +5,10 @@ from __future__ import annotations
 from math import inf, isinf
 from typing import TYPE_CHECKING
 
-from gpuwise.errors import InputError
+from gpuwise.api.devices import Device
+from gpuwise.api.serving_job_kinds import check_engine_writes_text
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.serving.graph_engines import GraphEngine
 from gpuwise.serving.windowed import WindowPolicy
 from gpuwise.serving_settings import CheckSettings
 from gpuwise.units import parse_duration, parse_rate
@@ -41,6 +44,20 @@ def check_packs(job: Job, requested: CheckSettings) -> None:
     for name in ("window", "queue", "patience"):
         if requested.get(name) is not None:
             raise InputError(f"--engine transformers has no --{name}.", [f"leave out --{name}", "--engine pytorch"])
+
+
+def check_runs_graph(engine: GraphEngine, job: Job, device: Device, *, precision: str | None) -> None:
+    """Raises InputError or UnsupportedError where an engine of exported graphs cannot serve a job here as requested."""
+    if job.generate is not None:
+        check_engine_writes_text(
+            engine.name, job=job.name or "the job", others="--engine pytorch, or transformers of hf: models"
+        )
+    if device.target != "cpu":
+        raise UnsupportedError(
+            f"{engine.name} has figures for processors alone, and this machine serves on {device.chip.id}.",
+            ["--engine pytorch", "hide the card: CUDA_VISIBLE_DEVICES= gpuwise serve-check ..."],
+        )
+    engine.check(device.chip, precision or engine.precision)
 
 
 def policy_of(requested: CheckSettings, *, generates: bool, packs: bool, spread: float) -> WindowPolicy:

@@ -74,6 +74,7 @@ def serve_plan(
             batch: most requests of a pass. None (default) takes the one of 1, 2, 4 to 256 that serves most.
             window: how long an idle server waits for a batch to fill, such as "5ms". Default none.
             seq_len, image_size, compile, channels_last: as for `forecast`.
+            engine: "pytorch" (default), "onnxruntime" or "openvino", which run the exported graph on processors, in fp32.
             precision: as for `forecast`. Default: the fastest of each device.
 
     A device that cannot serve the model has a row with the reason. Raises InputError, UnknownNameError, JobError,

@@ -35,6 +35,8 @@ def serve_check(
                 long (spread=0).
             window: how long an idle server waits for a batch to fill, such as "5ms". Default none.
             queue: most requests that wait. Default QUEUE.
+            engine: "pytorch" (default), "transformers", or of forward passes "onnxruntime" or "openvino", which run the
+                exported graph on the processor once its outputs are those of PyTorch.
             patience: wait after which a client leaves, such as "2s". Default no limit.
             slo: limits as for `serve_plan`.
             input, output: mean tokens of prompts and answers. Default INPUT_TOKENS and OUTPUT_TOKENS.

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from gpuwise.api.check_settings import MOST_REQUESTS, arrive_s, check_packs, check_used, named_rate, policy_of, whole
+from gpuwise.api.check_settings import (
+    MOST_REQUESTS,
+    arrive_s,
+    check_packs,
+    check_runs_graph,
+    check_used,
+    named_rate,
+    policy_of,
+    whole,
+)
 from gpuwise.api.devices import Device, device_of
+from gpuwise.api.serving_job_kinds import PYTORCH
 from gpuwise.api.serving_limits import parse_limits
 from gpuwise.api.serving_times import ON, ForecastTimes, forward_times, generation_times, packed_times
 from gpuwise.api.sources import job_of, source_of
@@ -19,6 +29,7 @@ from gpuwise.hardware.catalog import load_catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
 from gpuwise.plan.space.legal import precisions_for
+from gpuwise.serving.graph_engines import GraphEngine, graph_engine_of
 from gpuwise.serving.group_server import COUNT, CheckedServer, GroupServer, PackedServer
 from gpuwise.serving.instance import LoadShape
 from gpuwise.serving.lengths import Lengths
@@ -50,6 +61,7 @@ class CheckPlan:
         load: the requests that are sent.
         rate_per_s: of the load; infinite where all come at once.
         saturates: whether to send them all at once afterwards, too.
+        engine: that runs the exported graph; None (default) for another server.
     """
 
     job: Job
@@ -63,6 +75,7 @@ class CheckPlan:
     limits: Limits
     saturates: bool
     notes: tuple[Note, ...]
+    engine: GraphEngine | None = None
 
 
 def check_plan(
@@ -80,7 +93,9 @@ def check_plan(
     check_used(requested, generates=generates)
     lengths = _lengths(resolved, requested) if generates else Lengths(1, 1)
     shape = LoadShape(lengths, seed=whole(requested, "seed", 0, least=0))
-    packs = requested.get("engine") == "transformers"
+    packs, engine = requested.get("engine") == "transformers", graph_engine_of(requested.get("engine"))
+    if engine is not None:
+        check_runs_graph(engine, resolved, device, precision=requested.get("precision"))
     if packs:
         check_packs(resolved, requested)
     policy = policy_of(requested, generates=generates, packs=packs, spread=lengths.input_variation)
@@ -104,7 +119,8 @@ def check_plan(
             resolved, device, batch=policy.batch, precision=precision, longest_prompt=prompt, longest=longest
         )
     else:
-        forecast = forward_times(source_of(job, **sizes), batch=policy.batch, precision=requested.get("precision"))
+        named_precision = engine.precision if engine else requested.get("precision")
+        forecast = forward_times(source_of(job, **sizes), batch=policy.batch, precision=named_precision, engine=engine)
     if not packs:
         assert not isinstance(forecast.times, PackedTimes)
         server = GroupServer(forecast.times, policy)
@@ -123,6 +139,7 @@ def check_plan(
         limits,
         bool(requested.get("saturate")),
         (*forecast.notes, *assumed),
+        engine,
     )
 
 
@@ -194,7 +211,12 @@ def _assumed(requested: CheckSettings, load: Requests, policy: WindowPolicy, len
     if lengths is None:
         by_kind = (
             notes.one_sample_a_request(),
-            notes.served_in_batches(batch=policy.batch, window_ms=1e3 * policy.window_s, queue=queue),
+            notes.served_in_batches(
+                batch=policy.batch,
+                window_ms=1e3 * policy.window_s,
+                queue=queue,
+                engine=requested.get("engine") or PYTORCH,
+            ),
         )
     else:
         by_kind = (

@@ -101,7 +101,11 @@ def compared(plan: CheckPlan, outcome: LoadReplay, capacity: float | None, *, di
         device=plan.device.chip.id,
         precision=plan.forecast.strategy.precision,
         generates=plan.generates,
-        settings={"engine": ENGINES[type(server)], **server.settings, "seed": plan.shape.seed},
+        settings={
+            "engine": plan.engine.name if plan.engine else ENGINES[type(server)],
+            **server.settings,
+            "seed": plan.shape.seed,
+        },
         rate_per_s=plan.rate_per_s,
         lengths=_lengths(plan),
         limits=plan.limits,
@@ -136,6 +140,10 @@ def _model(plan: CheckPlan) -> ServedModel:
     strategy = plan.forecast.strategy
     if plan.generates:
         return GeneratingModel(plan.job, strategy, device, plan.load, batch=batch)
+    if plan.engine is not None:
+        from gpuwise.runtime.serving.exported import ExportedModel
+
+        return ExportedModel(plan.job, strategy, batch=batch, runtime=plan.engine.name)
     return ForwardModel(plan.job, strategy, device, batch=batch)
 
 

@@ -18,6 +18,10 @@ _EXTRAS = {
     "peft": "lowbit",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
+    "onnxruntime": "onnx",
+    "openvino": "openvino",
 }
 
 
@@ -26,7 +30,7 @@ def require(package: str, *, purpose: str) -> ModuleType:
 
     Arguments:
         package: one of those of the extras: "torch", "scipy", "transformers", "timm", "torchao", "bitsandbytes", "peft",
-            "tensorboard", "wandb".
+            "tensorboard", "wandb", "onnx", "onnxscript", "onnxruntime", "openvino".
         purpose: what it is needed for, completing "... is needed to".
 
     Raises MissingDependencyError when it is not installed.

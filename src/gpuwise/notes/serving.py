@@ -125,10 +125,11 @@ def assumed_rate(*, share: float) -> str:
 
 
 @kind_of_note(flag="--batch")
-def served_in_batches(*, batch: int, window_ms: float, queue: int) -> str:
+def served_in_batches(*, batch: int, window_ms: float, queue: int, engine: str = "pytorch") -> str:
     """How the server forms batches of forward passes."""
+    runs = "plain PyTorch" if engine == "pytorch" else engine
     return (
-        f"plain PyTorch runs at most {batch:,} requests together, and waits {window_ms:.3g} ms for a batch to fill; "
+        f"{runs} runs at most {batch:,} requests together, and waits {window_ms:.3g} ms for a batch to fill; "
         f"at most {queue:,} wait: --batch, --window, --queue"
     )
 

@@ -25,12 +25,8 @@ class ForwardModel:
     """A model without a cache. A request is a sample of the job's batch; those of a batch are collated and run together."""
 
     def __init__(self, job: Job, strategy: Strategy, device: torch.device, *, batch: int) -> None:
-        if job.samples_in is not None:
-            raise UnsupportedError(
-                f"samples of {job.name or 'the job'} have no dimension of their own, so that requests cannot be collated.",
-                ["gpuwise validate JOB --mode infer"],
-            )
-        self._program = _program(job, strategy, device)
+        check_collates(job)
+        self._program = built(job, strategy, device)
         self._samples = [checked_batch(job, 1) for _ in range(SAMPLES)]
         for size in (1, batch):
             for _ in range(WARM_UPS):
@@ -54,7 +50,7 @@ class GeneratingModel:
     def __init__(self, job: Job, strategy: Strategy, device: torch.device, load: Requests, *, batch: int) -> None:
         assert job.generate is not None
         self._generate, self._load = job.generate, load
-        self._program = _program(job, strategy, device)
+        self._program = built(job, strategy, device)
         for size in {1, batch}:
             for _ in range(WARM_UPS):
                 self._run(list(range(size)), int(load.input_tokens.max()), np.full(size, 3), _nothing, _nothing)
@@ -93,7 +89,17 @@ def collated(samples: Sequence[Batch]) -> Batch:
     return map_tensors(samples[0], lambda _: next(joined))
 
 
-def _program(job: Job, strategy: Strategy, device: torch.device) -> Program:
+def check_collates(job: Job) -> None:
+    """Raises UnsupportedError where samples cannot be put together into one batch."""
+    if job.samples_in is not None:
+        raise UnsupportedError(
+            f"samples of {job.name or 'the job'} have no dimension of their own, so that requests cannot be collated.",
+            ["gpuwise validate JOB --mode infer"],
+        )
+
+
+def built(job: Job, strategy: Strategy, device: torch.device) -> Program:
+    """The program of a job, whose random weights are always the same."""
     keep_freed_memory()
     torch.manual_seed(0)
     return build(job, strategy, device)
