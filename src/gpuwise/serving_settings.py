@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 from gpuwise.step_settings import JobSizes, Setting
 from gpuwise.strategy import PRECISIONS
 
-CHECKED_ENGINES = ("pytorch", "transformers")
+CHECKED_ENGINES = ("pytorch", "transformers", "llama.cpp")
 
 
 class ArrivalSettings(TypedDict, total=False):
@@ -116,9 +116,13 @@ class CheckSettings(TypedDict, total=False):
     requests: Annotated[int | None, Setting("Requests sent (what comes in 20 s, 20 to 2,000).")]
     duration: Annotated[str | None, Setting("Time over which requests arrive, in place of their number.", metavar="TIME")]
     engine: Annotated[
-        str | None, Setting("Plain PyTorch (default), or Transformers' continuous batching of hf: models.", CHECKED_ENGINES)
+        str | None,
+        Setting("Plain PyTorch (default), Transformers' continuous batching of hf: models, or llama.cpp.", CHECKED_ENGINES),
     ]
-    batch: Annotated[int | None, Setting("Most requests that run together (8; 1 or, in transformers, 16 of text).")]
+    weights: Annotated[
+        str | None, Setting("Format of weights in llama.cpp: gguf-f16, gguf-q8_0 and others (gguf-q4_k_m).", metavar="F")
+    ]
+    batch: Annotated[int | None, Setting("Most requests that run together (8; of text 1, in transformers 16, in llama.cpp 4).")]
     window: Annotated[
         str | None, Setting("How long an idle server waits for a batch to fill, such as 5ms (0).", metavar="TIME")
     ]

@@ -13,6 +13,8 @@ _EXTRAS = {
     "scipy": "measure",
     "transformers": "hf",
     "timm": "timm",
+    "xllamacpp": "llamacpp",
+    "gguf": "llamacpp",
     "torchao": "lowbit",
     "bitsandbytes": "lowbit",
     "peft": "lowbit",
@@ -25,8 +27,8 @@ def require(package: str, *, purpose: str) -> ModuleType:
     """Imports an optional package.
 
     Arguments:
-        package: one of those of the extras: "torch", "scipy", "transformers", "timm", "torchao", "bitsandbytes", "peft",
-            "tensorboard", "wandb".
+        package: one of those of the extras: "torch", "scipy", "transformers", "timm", "xllamacpp", "gguf", "torchao",
+            "bitsandbytes", "peft", "tensorboard", "wandb".
         purpose: what it is needed for, completing "... is needed to".
 
     Raises MissingDependencyError when it is not installed.

@@ -146,6 +146,15 @@ def served_packed(*, batch: int, tokens: int) -> str:
     return f"at most {batch:,} requests and {tokens:,} new tokens an iteration, which requests join as they come: --batch"
 
 
+@kind_of_note(flag="--batch")
+def served_in_slots(*, slots: int, tokens: int, queue: int) -> str:
+    """How llama.cpp serves."""
+    return (
+        f"llama.cpp has {slots:,} slots and reads up to {tokens:,} new tokens an iteration; at most {queue:,} requests wait: "
+        "--batch, --queue"
+    )
+
+
 @kind_of_note()
 def in_one_process() -> str:
     """Where clients and server are."""

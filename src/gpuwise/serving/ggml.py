@@ -50,6 +50,7 @@ _KEYS = re.compile(r"(\bk_proj|\bkey|attention\.k)\.weight$")
 _VALUES = re.compile(r"(\bv_proj|\bvalue|attention\.v)\.weight$")
 _DOWN = re.compile(r"(\bdown_proj|\bdown|\bfc2|\bw2|dense_4h_to_h|mlp\.c_proj)(\.weight)?$")
 _OUTPUT = re.compile(r"(\bo_proj|\bout_proj|attention\.out|attention\.dense|attn\.c_proj)\.weight$")
+_POSITIONS = re.compile(r"(\bpositions|\bwpe|\bembed_positions|\bposition_embeddings)\.weight$")  # never rounded
 _JOINT = re.compile(r"(\bqkv|qkv_proj|query_key_value|c_attn)\.weight$")
 _EXPERTS_WITH_Q8 = 8  # mixtures of so many experts have keys and values in q8_0
 _LAYERS_OF_70B = 80  # Llama's 70B, whose values get more bits
@@ -82,14 +83,19 @@ class ModelShape:
 
 def types_of(weights: Weights, mix: str, model: ModelShape) -> Counter[str]:
     """How many of equal weights have each type in a file of the mix."""
-    if weights.role == OTHER or len(weights.shape) < 2:
-        return Counter({"f32": weights.count})
     chosen: Counter[str] = Counter()
     for number in range(weights.count):
         # Experts follow each other in a block.
         block = number * model.layers // weights.count if weights.count > model.layers else number
-        chosen[_fitting(_type(weights, mix, block, model), weights.shape[-1])] += 1
+        chosen[type_of(weights, mix, block, model)] += 1
     return chosen
+
+
+def type_of(weights: Weights, mix: str, block: int, model: ModelShape) -> str:
+    """The type of those of equal weights that are in one block, in a file of the mix."""
+    if weights.role == OTHER or len(weights.shape) < 2 or _POSITIONS.search(weights.name):
+        return "f32"
+    return _fitting(_type(weights, mix, block, model), weights.shape[-1])
 
 
 def tensor_bytes(kind: str, elements: int) -> int:
