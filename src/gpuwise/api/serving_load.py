@@ -87,7 +87,7 @@ def check_plan(
     if packs := engine == "transformers":
         check_packs(resolved, requested)
     if has_slots := engine == "llama.cpp":
-        check_llama_cpp(resolved, device, requested)
+        check_llama_cpp(resolved, device, requested, longest=_longest(shape, resolved.context_length)[0])
     joining = PACKED if packs else engine_of("llama.cpp").sequences if has_slots else 0
     policy = policy_of(requested, generates=generates, joining=joining, spread=lengths.input_variation)
     named, within_s = named_rate(requested), arrive_s(requested)

@@ -156,6 +156,15 @@ def served_in_slots(*, slots: int, tokens: int, queue: int) -> str:
 
 
 @kind_of_note()
+def built_for_older_processors(*, built: str, processor: str) -> str:
+    """The engine's package computes with narrower instructions than the processor has, and this machine was measured with."""
+    return (
+        f"this package of llama.cpp computes with {built}, and the processor has {processor}, with which forecasts reckon: "
+        "prompts are read more slowly than forecast; one built from source has both"
+    )
+
+
+@kind_of_note()
 def in_one_process() -> str:
     """Where clients and server are."""
     return "clients are a thread of this process, without a network: nothing here counts sockets, tokenizers or images decoded"

@@ -52,17 +52,18 @@ def typed_tensors(model: LlamaCppModel, mix: str) -> list[TypedTensor]:
     return typed
 
 
-def write_gguf(path: Path, model: LlamaCppModel, mix: str, *, context: int) -> None:
+def write_gguf(path: Path, model: LlamaCppModel, mix: str, *, context: int, threads: int = 1) -> None:
     """Writes a model with made-up tokens, whose texts are their numbers.
 
     Arguments:
         mix: of gpuwise.serving.ggml.MIXES.
         context: most tokens of a sequence.
+        threads: that round weights; 1 by default.
 
     Raises MissingDependencyError, UnsupportedError (a type that cannot be written here) or OSError.
     """
     gguf = require("gguf", purpose="write a model for llama.cpp")
-    quantizer = Quantizer()
+    quantizer = Quantizer(threads)
     tensors = typed_tensors(model, mix)
     quantizer.check({each.type for each in tensors}, mix=mix)
     writer: GGUFWriter = gguf.GGUFWriter(path, model.architecture)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,13 @@ class Quantizer:
 
     `ggml_quantize_chunk` (ggml/include/ggml.h) is what llama.cpp's own quantizer calls. The library of xllamacpp exports it on
     Linux and macOS.
+
+    Arguments:
+        threads: that share the rows of a matrix; 1 by default.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
         self._types = require("gguf", purpose="write a model for llama.cpp").GGMLQuantizationType
         self._chunk = _quantize_chunk()
 
@@ -55,8 +60,15 @@ class Quantizer:
             return packed
         rows, columns = numbers.size // numbers.shape[-1], numbers.shape[-1]
         output = np.empty((rows, ggml.tensor_bytes(kind, columns)), np.uint8)
-        written = self._chunk(self._types[kind.upper()].value, numbers.ctypes.data, output.ctypes.data, 0, rows, columns, None)
-        assert written == output.nbytes
+        chunk, code = self._chunk, self._types[kind.upper()].value
+        each = -(-rows // self._threads)
+
+        def written(first: int) -> int:
+            some = min(each, rows - first)
+            return chunk(code, numbers.ctypes.data, output.ctypes.data, first * columns, some, columns, None)
+
+        with ThreadPoolExecutor(self._threads) as pool:  # ctypes lets go of the interpreter's lock
+            assert sum(pool.map(written, range(0, rows, each))) == output.nbytes
         return output.reshape(*numbers.shape[:-1], -1)
 
 

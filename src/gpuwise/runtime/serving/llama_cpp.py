@@ -58,11 +58,12 @@ class LlamaCppEngine:
 
     def __enter__(self) -> LlamaCppEngine:
         torch.manual_seed(0)
-        with TemporaryDirectory(prefix="gpuwise-") as folder:
+        with TemporaryDirectory(prefix="gpuwise-gguf-") as folder:
             path = Path(folder) / "model.gguf"
             model = build(self._job, Strategy(precision="fp32", mode="infer"), torch.device("cpu")).model
-            write_gguf(path, llama_cpp_model(model, name=self._job.name or "the job"), self._mix, context=self._context)
-            del model
+            read = llama_cpp_model(model, name=self._job.name or "the job")
+            write_gguf(path, read, self._mix, context=self._context, threads=self._threads)
+            del model, read
             self._server = require("xllamacpp", purpose="serve with llama.cpp").Server(self._params(path))
         tokens = np.full(WARM_UPS, WARM_UP_TOKENS)
         self.replay(requests(np.zeros(WARM_UPS), tokens, tokens), queue=None)
