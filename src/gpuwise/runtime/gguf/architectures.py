@@ -122,6 +122,8 @@ class _Rotary:
 
 
 class _Gpt2OfTransformers:
+    """GPT-2 of Transformers."""
+
     def model(self, module: nn.Module, config: _Gpt2Sizes) -> LlamaCppModel:
         if config.activation_function != "gelu_new" or config.scale_attn_by_inverse_layer_idx or config.add_cross_attention:
             raise ValueError("llama.cpp's gpt2 has the activation and the attention of GPT-2 alone")
@@ -138,7 +140,7 @@ class _Gpt2OfTransformers:
 
 
 # By model_type of a configuration of Transformers.
-_FAMILIES = {
+_FAMILIES: dict[str, _Rotary | _Gpt2OfTransformers] = {
     "llama": _Rotary("llama", turns_neighbours=True, rotary=(PLAIN, LLAMA_3)),
     "mistral": _Rotary("llama", turns_neighbours=True, rotary=(PLAIN, LLAMA_3)),
     "qwen2": _Rotary("qwen2"),

@@ -68,8 +68,11 @@ def write_gguf(path: Path, model: LlamaCppModel, mix: str, *, context: int, thre
     quantizer.check({each.type for each in tensors}, mix=mix)
     writer: GGUFWriter = gguf.GGUFWriter(path, model.architecture)
     for key, value in {"context_length": context, **model.sizes}.items():
-        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
-        add(f"{model.architecture}.{key}", value)
+        name = f"{model.architecture}.{key}"
+        if isinstance(value, int):
+            writer.add_uint32(name, value)
+        else:
+            writer.add_float32(name, value)
     _add_tokens(writer, model.vocabulary)
     for each in tensors:
         stored = np.dtype(quantizer.stored_in(each.type))

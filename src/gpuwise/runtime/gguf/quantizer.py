@@ -13,7 +13,7 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.job.dependencies import require
 from gpuwise.serving import ggml
 
-WIDE = {"f32": np.float32, "f16": np.float16}
+WIDE: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float16}
 IN_PYTHON = ("q8_0", "q5_1", "q5_0", "q4_0")  # types that the gguf package writes without llama.cpp
 
 
