@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 from gpuwise.step_settings import JobSizes, Setting
 from gpuwise.strategy import PRECISIONS
 
-CHECKED_ENGINES = ("pytorch", "transformers", "onnxruntime", "openvino")
+CHECKED_ENGINES = ("pytorch", "transformers", "llama.cpp", "onnxruntime", "openvino")
 
 
 class ArrivalSettings(TypedDict, total=False):
@@ -130,12 +130,15 @@ class CheckSettings(TypedDict, total=False):
     engine: Annotated[
         str | None,
         Setting(
-            "Plain PyTorch (default), Transformers' continuous batching of hf: models, or forward passes exported to ONNX "
-            "Runtime or OpenVINO.",
+            "Plain PyTorch (default), Transformers' continuous batching of hf: models, llama.cpp, or forward passes exported to "
+            "ONNX Runtime or OpenVINO.",
             CHECKED_ENGINES,
         ),
     ]
-    batch: Annotated[int | None, Setting("Most requests that run together (8; 1 or, in transformers, 16 of text).")]
+    weights: Annotated[
+        str | None, Setting("Format of weights in llama.cpp: gguf-f16, gguf-q8_0 and others (gguf-q4_k_m).", metavar="F")
+    ]
+    batch: Annotated[int | None, Setting("Most requests that run together (8; of text 1, in transformers 16, in llama.cpp 4).")]
     window: Annotated[
         str | None, Setting("How long an idle server waits for a batch to fill, such as 5ms (0).", metavar="TIME")
     ]

@@ -29,6 +29,11 @@ def check_used(requested: CheckSettings, *, generates: bool) -> None:
             f"--{unused[0]} is of jobs that generate tokens; a request of this one is a sample of its batch.",
             [f"leave out --{unused[0]}", "--seq-len or --image-size, the sizes of a sample"],
         )
+    if requested.get("weights") is not None and requested.get("engine") != "llama.cpp":
+        raise InputError(
+            "--weights names a format of llama.cpp; the other servers have the type of --precision.",
+            ["--engine llama.cpp", "leave out --weights"],
+        )
     if requested.get("duration") is not None and requested.get("rate") is not None and isinf(named_rate(requested) or 0.0):
         raise InputError("requests that come all at once have no --duration.", ["--requests, their number"])
 
@@ -60,9 +65,11 @@ def check_runs_graph(engine: GraphEngine, job: Job, device: Device, *, precision
     engine.check(device.chip, precision or engine.precision)
 
 
-def policy_of(requested: CheckSettings, *, generates: bool, packs: bool, spread: float) -> WindowPolicy:
-    batch = whole(requested, "batch", PACKED if packs else 1 if generates else BATCH)
-    if generates and not packs and batch > 1 and spread > 0:
+def policy_of(requested: CheckSettings, *, generates: bool, joining: int, spread: float) -> WindowPolicy:
+    """How the server forms batches. joining: usual number of requests that run together where they join at every iteration; 0
+    where whole requests run together."""
+    batch = whole(requested, "batch", joining or (1 if generates else BATCH))
+    if generates and not joining and batch > 1 and spread > 0:
         raise InputError(
             "plain PyTorch runs prompts of one length together, and these differ.", ["--spread 0", "leave out --batch"]
         )

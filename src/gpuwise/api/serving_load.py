@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuwise.api.check_settings import (
     MOST_REQUESTS,
+    PACKED,
     arrive_s,
     check_packs,
     check_runs_graph,
@@ -22,6 +23,7 @@ from gpuwise.api.check_settings import (
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.serving_job_kinds import PYTORCH
 from gpuwise.api.serving_limits import parse_limits
+from gpuwise.api.serving_llama_cpp import check_llama_cpp, llama_cpp_server
 from gpuwise.api.serving_times import ON, ForecastTimes, forward_times, generation_times, packed_times
 from gpuwise.api.sources import job_of, source_of
 from gpuwise.errors import InputError
@@ -29,6 +31,8 @@ from gpuwise.hardware.catalog import load_catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
 from gpuwise.plan.space.legal import precisions_for
+from gpuwise.serving.engine_server import EngineServer, EngineTimes
+from gpuwise.serving.engines import engine_of
 from gpuwise.serving.graph_engines import GraphEngine, graph_engine_of
 from gpuwise.serving.group_server import COUNT, CheckedServer, GroupServer, PackedServer
 from gpuwise.serving.instance import LoadShape
@@ -93,12 +97,15 @@ def check_plan(
     check_used(requested, generates=generates)
     lengths = _lengths(resolved, requested) if generates else Lengths(1, 1)
     shape = LoadShape(lengths, seed=whole(requested, "seed", 0, least=0))
-    packs, engine = requested.get("engine") == "transformers", graph_engine_of(requested.get("engine"))
-    if engine is not None:
-        check_runs_graph(engine, resolved, device, precision=requested.get("precision"))
-    if packs:
+    engine = requested.get("engine")
+    if (graphs := graph_engine_of(engine)) is not None:
+        check_runs_graph(graphs, resolved, device, precision=requested.get("precision"))
+    if packs := engine == "transformers":
         check_packs(resolved, requested)
-    policy = policy_of(requested, generates=generates, packs=packs, spread=lengths.input_variation)
+    if has_slots := engine == "llama.cpp":
+        check_llama_cpp(resolved, device, requested, longest=_longest(shape, resolved.context_length)[0])
+    joining = PACKED if packs else engine_of("llama.cpp").sequences if has_slots else 0
+    policy = policy_of(requested, generates=generates, joining=joining, spread=lengths.input_variation)
     named, within_s = named_rate(requested), arrive_s(requested)
     progress("recording its passes")
     precision = requested.get("precision") or _precision(device)
@@ -113,20 +120,25 @@ def check_plan(
         packed = BatchingPolicy(BATCHED_TOKENS, policy.batch, cache_tokens, block_tokens=PAGE_TOKENS)
         assert isinstance(forecast.times, PackedTimes)
         server = PackedServer(forecast.times, packed)
+    elif has_slots:
+        longest, _ = _longest(shape, resolved.context_length)
+        forecast, server = llama_cpp_server(
+            resolved, device, requested, slots=policy.batch, queue=policy.queue, longest=longest
+        )
     elif generates:
         longest, prompt = _longest(shape, resolved.context_length)
         forecast = generation_times(
             resolved, device, batch=policy.batch, precision=precision, longest_prompt=prompt, longest=longest
         )
     else:
-        named_precision = engine.precision if engine else requested.get("precision")
-        forecast = forward_times(source_of(job, **sizes), batch=policy.batch, precision=named_precision, engine=engine)
-    if not packs:
-        assert not isinstance(forecast.times, PackedTimes)
+        named_precision = graphs.precision if graphs else requested.get("precision")
+        forecast = forward_times(source_of(job, **sizes), batch=policy.batch, precision=named_precision, engine=graphs)
+    if not packs and not has_slots:
+        assert not isinstance(forecast.times, PackedTimes | EngineTimes)
         server = GroupServer(forecast.times, policy)
     rate_per_s = _usual_rate(server, shape, limits) if named is None else named
     load = _load(shape, rate_per_s, requested, within_s=within_s)
-    assumed = _assumed(requested, load, policy, lengths if generates else None)
+    assumed = _assumed(requested, load, policy, server, lengths if generates else None)
     return CheckPlan(
         resolved,
         device,
@@ -139,14 +151,14 @@ def check_plan(
         limits,
         bool(requested.get("saturate")),
         (*forecast.notes, *assumed),
-        engine,
+        graphs,
     )
 
 
 def _lengths(job: Job, requested: CheckSettings) -> Lengths:
     spread = requested.get("spread")
     if spread is None:
-        spread = 0.0 if (requested.get("batch") or 1) > 1 and requested.get("engine") != "transformers" else 1.0
+        spread = 0.0 if (requested.get("batch") or 1) > 1 and requested.get("engine") in (None, "pytorch") else 1.0
     usual_input, usual_output = INPUT_TOKENS, OUTPUT_TOKENS
     if job.context_length is not None:
         usual_input, usual_output = (min(usual, max(1, job.context_length // 2)) for usual in (usual_input, usual_output))
@@ -204,7 +216,9 @@ def _load(shape: LoadShape, rate_per_s: float, requested: CheckSettings, *, with
     return within
 
 
-def _assumed(requested: CheckSettings, load: Requests, policy: WindowPolicy, lengths: Lengths | None) -> tuple[Note, ...]:
+def _assumed(
+    requested: CheckSettings, load: Requests, policy: WindowPolicy, server: CheckedServer, lengths: Lengths | None
+) -> tuple[Note, ...]:
     """What was not named, and how the server works. lengths: of prompts and answers; None for a model without a cache."""
     queue = policy.queue or 0
     by_kind: tuple[Note, ...]
@@ -224,7 +238,9 @@ def _assumed(requested: CheckSettings, load: Requests, policy: WindowPolicy, len
             *(() if "output" in requested else (notes.assumed_output_tokens(tokens=round(lengths.output_tokens)),)),
             notes.spread_of_lengths(variation=lengths.input_variation),
             notes.served_packed(batch=policy.batch, tokens=BATCHED_TOKENS)
-            if requested.get("engine") == "transformers"
+            if isinstance(server, PackedServer)
+            else notes.served_in_slots(slots=policy.batch, tokens=server.policy.batched_tokens, queue=queue)
+            if isinstance(server, EngineServer)
             else notes.served_in_turn(batch=policy.batch, queue=queue),
         )
     return (

@@ -25,6 +25,7 @@ from gpuwise.serving.check import (
     checked_share,
     checked_utilisation,
 )
+from gpuwise.serving.engine_server import EngineServer
 from gpuwise.serving.group_server import GroupServer, PackedServer
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.served import Served, capacity_of
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from gpuwise.api.serving_load import CheckPlan
     from gpuwise.runtime.serving.server import LoadReplay, ServedModel
 
-ENGINES = {GroupServer: "pytorch", PackedServer: "transformers"}
+ENGINES = {GroupServer: "pytorch", PackedServer: "transformers", EngineServer: "llama.cpp"}
 LATE = 0.05  # of the median latency, by which a client may be late before the result says so
 
 
@@ -76,6 +77,17 @@ def _replaying(plan: CheckPlan) -> Iterator[Callable[[Requests, bool], LoadRepla
         device = torch.device(torch_device(plan.device.chip))
         with PackedEngine(plan.job, plan.forecast.strategy, device, plan.server.policy) as engine:
             yield lambda load, unlimited: engine.replay(load)
+        return
+    if isinstance(plan.server, EngineServer):
+        import torch
+
+        from gpuwise.runtime.serving.llama_cpp import LlamaCppEngine
+
+        server, threads = plan.server, torch.get_num_threads()
+        with LlamaCppEngine(
+            plan.job, mix=server.format.mix, policy=server.policy, context=server.context, threads=threads
+        ) as engine:
+            yield lambda load, unlimited: engine.replay(load, queue=None if unlimited else server.policy.queue)
         return
     from gpuwise.runtime.serving.server import replay
 

@@ -13,6 +13,7 @@ from gpuwise.cost import Forecast
 from gpuwise.cost.price import price
 from gpuwise.errors import InputError
 from gpuwise.notes import Note
+from gpuwise.serving.engine_server import EngineTimes
 from gpuwise.serving.graph_engines import GraphEngine
 from gpuwise.serving.pass_times import ForwardTimes, GenerationTimes, PackedTimes, PassTimes, sizes_up_to
 from gpuwise.strategy import Strategy
@@ -37,7 +38,7 @@ class ForecastTimes:
         rests_on_measurements: whether most of a pass is priced by what `gpuwise measure` measured here.
     """
 
-    times: PassTimes | PackedTimes
+    times: PassTimes | PackedTimes | EngineTimes
     strategy: Strategy
     rests_on_measurements: bool
     notes: tuple[Note, ...] = ()

@@ -147,6 +147,24 @@ def served_packed(*, batch: int, tokens: int) -> str:
     return f"at most {batch:,} requests and {tokens:,} new tokens an iteration, which requests join as they come: --batch"
 
 
+@kind_of_note(flag="--batch")
+def served_in_slots(*, slots: int, tokens: int, queue: int) -> str:
+    """How llama.cpp serves."""
+    return (
+        f"llama.cpp has {slots:,} slots and reads up to {tokens:,} new tokens an iteration; at most {queue:,} requests wait: "
+        "--batch, --queue"
+    )
+
+
+@kind_of_note()
+def built_for_older_processors(*, built: str, processor: str) -> str:
+    """The engine's package computes with narrower instructions than the processor has, and this machine was measured with."""
+    return (
+        f"this package of llama.cpp computes with {built}, and the processor has {processor}, with which forecasts reckon: "
+        "prompts are read more slowly than forecast; one built from source has both"
+    )
+
+
 @kind_of_note()
 def in_one_process() -> str:
     """Where clients and server are."""

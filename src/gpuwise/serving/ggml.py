@@ -51,6 +51,7 @@ _KEYS = re.compile(r"(\bk_proj|\bkey|attention\.k)\.weight$")
 _VALUES = re.compile(r"(\bv_proj|\bvalue|attention\.v)\.weight$")
 _DOWN = re.compile(r"(\bdown_proj|\bdown|\bfc2|\bw2|dense_4h_to_h|mlp\.c_proj)(\.weight)?$")
 _OUTPUT = re.compile(r"(\bo_proj|\bout_proj|attention\.out|attention\.dense|attn\.c_proj)\.weight$")
+_POSITIONS = re.compile(r"(\bpositions|\bwpe|\bembed_positions|\bposition_embeddings)\.weight$")  # never rounded
 _JOINT = re.compile(r"(\bqkv|qkv_proj|query_key_value|c_attn)\.weight$")
 _EXPERTS_WITH_Q8 = 8  # mixtures of so many experts have keys and values in q8_0
 _LAYERS_OF_70B = 80  # Llama's 70B, whose values get more bits
@@ -83,11 +84,16 @@ class ModelShape:
 
 def types_of(weights: Weights, mix: str, model: ModelShape) -> list[str]:
     """The type of each of equal weights in a file of the mix, in the order of their blocks."""
-    if weights.role == OTHER or len(weights.shape) < 2:
-        return ["f32"] * weights.count
     # Experts follow each other in a block.
     blocks = [n * model.layers // weights.count if weights.count > model.layers else n for n in range(weights.count)]
-    return [_fitting(_type(weights, mix, block, model), weights.shape[-1]) for block in blocks]
+    return [type_of(weights, mix, block, model) for block in blocks]
+
+
+def type_of(weights: Weights, mix: str, block: int, model: ModelShape) -> str:
+    """The type of those of equal weights that are in one block, in a file of the mix."""
+    if weights.role == OTHER or len(weights.shape) < 2 or _POSITIONS.search(weights.name):
+        return "f32"
+    return _fitting(_type(weights, mix, block, model), weights.shape[-1])
 
 
 def tensor_bytes(kind: str, elements: int) -> int:

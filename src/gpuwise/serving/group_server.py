@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -20,6 +21,15 @@ from gpuwise.serving.windowed import GroupTime, Seconds, WindowPolicy, serve_gro
 COUNT = 1000  # requests of the loads that search a rate
 
 
+class SpreadTimes(Protocol):
+    """Times of passes of any kind."""
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Low and high of measured over forecast times of passes."""
+        ...
+
+
 class CheckedServer(ABC):
     """A server on one device, simulated.
 
@@ -28,7 +38,7 @@ class CheckedServer(ABC):
         policy: how it forms batches.
     """
 
-    times: PassTimes | PackedTimes
+    times: SpreadTimes
     policy: WindowPolicy | BatchingPolicy
 
     @property
