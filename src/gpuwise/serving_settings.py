@@ -139,3 +139,4 @@ class CheckSettings(TypedDict, total=False):
     precision: Annotated[str | None, Setting("Number formats of the arithmetic.", PRECISIONS)]
     seed: Annotated[int | None, Setting("Of arrivals and lengths (0).")]
     saturate: Annotated[bool | None, Setting("Send all requests again at once, to measure the most that is served.")]
+    profile: Annotated[bool | None, Setting("Time the model's passes for some seconds first, and forecast from them.")]

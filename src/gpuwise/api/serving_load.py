@@ -50,6 +50,7 @@ class CheckPlan:
         load: the requests that are sent.
         rate_per_s: of the load; infinite where all come at once.
         saturates: whether to send them all at once afterwards, too.
+        profiles: whether to time passes first.
     """
 
     job: Job
@@ -63,6 +64,7 @@ class CheckPlan:
     limits: Limits
     saturates: bool
     notes: tuple[Note, ...]
+    profiles: bool = False
 
 
 def check_plan(
@@ -123,6 +125,7 @@ def check_plan(
         limits,
         bool(requested.get("saturate")),
         (*forecast.notes, *assumed),
+        bool(requested.get("profile")),
     )
 
 
