@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -50,9 +51,7 @@ def queue_table() -> str:
         for share in (0.3, 0.6, 0.9):
             rate = share * batch / seconds[batch]
             load = LoadShape(Lengths(1, 1), seed=0).at(rate, count=round(LOAD_S * rate))
-            profile = time_groups(
-                model, times, load, lambda load, other: replay(load, other, WindowPolicy(1)), RealClock(), idle_s=1 / rate
-            )
+            profile = time_groups(model, times, load, partial(replay, policy=WindowPolicy(1)), RealClock(), idle_s=1 / rate)
             measured = replay(load, model, policy).served.latency_s
             cells = [f"{batch}", f"{share:.0%}", f"{len(load):,}"]
             for percent in (50, 99):

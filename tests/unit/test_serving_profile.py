@@ -133,6 +133,14 @@ def test_slow_models_are_timed_less_often():
     assert {len(each.rounds_s) for each in profile.passes} == {timing.FEWEST_ROUNDS}
 
 
+def test_ctrl_c_ends_the_timing():
+    clock, load = ModelClock(), load_of(10)
+    model = SlowModel(FORWARD_TIMES, clock, 1.0, load)
+    nothing = Served(load, np.full(10, np.nan), np.full(10, np.nan), 0, 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        time_groups(model, FORWARD_TIMES, load, lambda load, model: LoadReplay(nothing, interrupted=True), clock, idle_s=0.0)
+
+
 def profile_of(passes: Sequence[TimedPass], costs: ServerCosts | None = None) -> PassProfile:
     return PassProfile(tuple(passes), costs or ServerCosts(), 1.0)
 

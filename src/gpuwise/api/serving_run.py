@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import inf, isfinite, isinf
 from typing import TYPE_CHECKING
 
@@ -107,9 +108,7 @@ def _replaying(plan: CheckPlan) -> Iterator[tuple[Callable[[Requests, bool], Loa
     times, idle_s = plan.server.times, 1 / plan.rate_per_s
     yield (
         lambda load, unlimited: replay(load, model, endless if unlimited else policy),
-        lambda: time_groups(
-            model, times, plan.load, lambda load, other: replay(load, other, WindowPolicy(1)), RealClock(), idle_s=idle_s
-        ),
+        lambda: time_groups(model, times, plan.load, partial(replay, policy=WindowPolicy(1)), RealClock(), idle_s=idle_s),
     )
 
 
@@ -201,7 +200,7 @@ def _remarks(plan: CheckPlan, outcome: LoadReplay, measured: Served, *, most: fl
         remarks.append(notes.ended_early())
     if isfinite(plan.rate_per_s) and plan.rate_per_s > most:
         remarks.append(notes.above_capacity(rate_per_s=plan.rate_per_s, capacity_per_s=most))
-    if not plan.forecast.rests_on_measurements:
+    if not (plan.profiles or plan.forecast.rests_on_measurements):
         remarks.append(notes.machine_not_measured())
     latencies_s = _latencies_s(measured)
     if latencies_s and outcome.late_s > LATE * float(np.median(latencies_s)):

@@ -53,8 +53,8 @@ class ServerCosts:
     """What a real server adds to the passes of its model.
 
     Attributes:
-        idle_s: seconds that batches took longer after an idle moment: the server wakes up, caches have gone cold. Each batch
-            that meets an idle server draws one.
+        idle_s: seconds that batches took longer than the median after an idle moment: the server wakes up, caches have gone
+            cold. Each batch that meets an idle server draws one; empty (default) for 0.
         between_s: seconds between two batches.
         jitter: factors of the passes' seconds. Each batch that meets a busy server draws one; empty (default) for 1.
     """

@@ -7,6 +7,7 @@ warms up. time_groups is of servers that answer groups of requests (ServedModel)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -28,8 +29,14 @@ SHORT_PROMPT = 16  # tokens, where only those that follow are timed
 IDLE_PASSES, IDLE_BUDGET_S, LONGEST_IDLE_S = 20, 4.0, 0.25
 NULL_REQUESTS = 200
 
-Key, Outcome = TypeVar("Key"), TypeVar("Outcome")
-GroupReplay = Callable[[Requests, ServedModel], LoadReplay]  # one request a batch
+Key = TypeVar("Key")
+Outcome = TypeVar("Outcome")
+
+
+class GroupReplay(Protocol):
+    """Serves a load with a model, one request a batch."""
+
+    def __call__(self, load: Requests, /, model: ServedModel) -> LoadReplay: ...
 
 
 class TimeableModel(ServedModel, Protocol):
@@ -63,16 +70,17 @@ def time_groups(
     began_s = clock.now_s()
     probe, sizes = _groups(times, load)
     runner = model if isinstance(times, ForwardTimes) else model.serving(probe)
-    seconds = _rounds({size: lambda group=group: _answered(runner, group, clock) for size, group in sizes.items()}, clock)
+    seconds = _rounds({size: partial(_answered, runner, group, clock) for size, group in sizes.items()}, clock)
     passes = tuple(_passes(times, probe, sizes, seconds))
     size, group = next(iter(sizes.items()))
     alone_s = float(np.median([end_s for _, end_s in seconds[size]]))
-    between_s = replayed(_alike(probe, 0, np.zeros(NULL_REQUESTS)), NullModel()).served.span_s / NULL_REQUESTS
+    nothing = _alike(probe, group[0], np.zeros(NULL_REQUESTS))
+    between_s = _served(partial(replayed, model=NullModel()), nothing).span_s / NULL_REQUESTS
     every_s = alone_s + max(min(idle_s, LONGEST_IDLE_S), alone_s / 2)
     count = min(IDLE_PASSES, max(FEWEST_ROUNDS, int(IDLE_BUDGET_S / every_s)))
     after_idle = _alike(probe, group[0], every_s * np.arange(1, count + 1))
     runner = model if isinstance(times, ForwardTimes) else model.serving(after_idle)
-    late_s = np.maximum(0.0, replayed(after_idle, runner).served.latency_s - alone_s - between_s)
+    late_s = _served(partial(replayed, model=runner), after_idle).latency_s - alone_s - between_s
     costs = ServerCosts(tuple(late_s.tolist()), between_s, jitter_of(passes))
     return PassProfile(passes, costs, clock.now_s() - began_s)
 
@@ -95,7 +103,7 @@ def time_engine(
     together = sorted({1, *_some([4**n for n in range(6)], policy.sequences)})
     tokens = {(TOKEN, n, short + TOKENS // 2): _equal(n, short, TOKENS + 1) for n in together}
     probes = prompts | tokens
-    rounds = _rounds({key: lambda probe=probe: replayed(probe).served for key, probe in probes.items()}, clock)
+    rounds = _rounds({key: partial(_served, replayed, probe) for key, probe in probes.items()}, clock)
     passes = tuple(
         TimedPass(
             kind,
@@ -107,6 +115,14 @@ def time_engine(
         for (kind, number, size), probe in probes.items()
     )
     return PassProfile(passes, ServerCosts(), clock.now_s() - began_s)
+
+
+def _served(replayed: Callable[[Requests], LoadReplay], load: Requests) -> Served:
+    """The outcome of a whole load: Ctrl-C, which ends a replay early, ends the timing."""
+    replay = replayed(load)
+    if replay.interrupted:
+        raise KeyboardInterrupt
+    return replay.served
 
 
 def _latency_s(served: Served, kind: str) -> float:
