@@ -130,8 +130,8 @@ class CheckSettings(TypedDict, total=False):
     engine: Annotated[
         str | None,
         Setting(
-            "Plain PyTorch (default), Transformers' continuous batching of hf: models, llama.cpp, or forward passes exported to "
-            "ONNX Runtime or OpenVINO.",
+            "Plain PyTorch (default), Transformers' continuous batching of hf: models, llama.cpp, or passes exported to ONNX "
+            "Runtime or OpenVINO.",
             CHECKED_ENGINES,
         ),
     ]
@@ -159,3 +159,4 @@ class CheckSettings(TypedDict, total=False):
     precision: Annotated[str | None, Setting("Number formats of the arithmetic.", PRECISIONS)]
     seed: Annotated[int | None, Setting("Of arrivals and lengths (0).")]
     saturate: Annotated[bool | None, Setting("Send all requests again at once, to measure the most that is served.")]
+    profile: Annotated[bool | None, Setting("Time the model's passes for some seconds first, and forecast from them.")]

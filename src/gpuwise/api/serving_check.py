@@ -47,6 +47,7 @@ def serve_check(
             seq_len, image_size, precision: as for `forecast`.
             seed: of arrivals and lengths. Default 0.
             saturate: whether to send all requests once more, all at once, to measure the most that is served.
+            profile: whether to time the model's own passes first, and to forecast from them; the result's `timing` has both.
 
     Ctrl-C ends the load early; the result is then of the requests that had ended, with `interrupted` True.
 

@@ -65,7 +65,8 @@ class CheckPlan:
         load: the requests that are sent.
         rate_per_s: of the load; infinite where all come at once.
         saturates: whether to send them all at once afterwards, too.
-        engine: that runs the exported graph; None (default) for another server.
+        graphs: engine that runs the exported graph; None (default) for another server.
+        profiles: whether to time passes first. False by default.
     """
 
     job: Job
@@ -79,7 +80,8 @@ class CheckPlan:
     limits: Limits
     saturates: bool
     notes: tuple[Note, ...]
-    engine: GraphEngine | None = None
+    graphs: GraphEngine | None = None
+    profiles: bool = False
 
 
 def check_plan(
@@ -152,6 +154,7 @@ def check_plan(
         bool(requested.get("saturate")),
         (*forecast.notes, *assumed),
         graphs,
+        bool(requested.get("profile")),
     )
 
 

@@ -9,6 +9,7 @@ from gpuwise.serving.formats import Format
 from gpuwise.serving.group_server import CheckedServer
 from gpuwise.serving.instance import Instance
 from gpuwise.serving.policy import BatchingPolicy
+from gpuwise.serving.profile import CorrectedIterations, PassProfile, corrected_iterations
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.served import Served
 from gpuwise.serving.step_time import EngineStep
@@ -41,7 +42,7 @@ class EngineServer(CheckedServer):
         context: most tokens of a sequence.
     """
 
-    times: EngineTimes
+    times: EngineTimes | CorrectedIterations
     policy: BatchingPolicy
     format: Format
     context: int
@@ -53,6 +54,10 @@ class EngineServer(CheckedServer):
     @property
     def unlimited(self) -> EngineServer:
         return replace(self, policy=replace(self.policy, queue=None))
+
+    def timed(self, profile: PassProfile) -> EngineServer:
+        """The same server, with what was timed of it. Its iterations carry all that it adds."""
+        return replace(self, times=corrected_iterations(self.times, profile))
 
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
         return Instance(self.times, self.policy, self.spread).served(load, factor=factor)

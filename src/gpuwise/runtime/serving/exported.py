@@ -17,6 +17,7 @@ from gpuwise.job.job import Batch
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.serving.exporting import export, input_names, model_arguments
 from gpuwise.runtime.serving.models import SAMPLES, WARM_UPS, built, check_collates, collated
+from gpuwise.serving.requests import Requests
 from gpuwise.strategy import Strategy
 
 Session = Callable[[dict[str, np.ndarray]], list[np.ndarray]]  # the outputs of a pass, from its inputs by name
@@ -93,6 +94,10 @@ class ExportedModel:
         samples = [self._samples[request % SAMPLES] for request in group]
         columns = zip(self._names, self._grows, zip(*samples, strict=True), strict=True)
         return self._session({name: np.concatenate(column) if grows else column[0] for name, grows, column in columns})
+
+    def serving(self, load: Requests) -> ExportedModel:
+        """Its passes are the same for any load."""
+        return self
 
     def answer(self, group: Sequence[int], first: Callable[[int], None], last: Callable[[int], None]) -> None:
         self.run(group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -32,6 +33,10 @@ class ForwardModel:
             for _ in range(WARM_UPS):
                 self.answer(range(size), _nothing, _nothing)
 
+    def serving(self, load: Requests) -> ForwardModel:
+        """The same model: requests do not differ."""
+        return self
+
     def answer(self, group: Sequence[int], first: Callable[[int], None], last: Callable[[int], None]) -> None:
         self._program.infer(collated([self._samples[request % SAMPLES] for request in group]))
         backend_of(self._program.device).synchronize()
@@ -54,6 +59,12 @@ class GeneratingModel:
         for size in {1, batch}:
             for _ in range(WARM_UPS):
                 self._run(list(range(size)), int(load.input_tokens.max()), np.full(size, 3), _nothing, _nothing)
+
+    def serving(self, load: Requests) -> GeneratingModel:
+        """The same model, whose requests are those of another load."""
+        other = copy(self)
+        other._load = load
+        return other
 
     def answer(self, group: Sequence[int], first: Callable[[int], None], last: Callable[[int], None]) -> None:
         prompts = self._load.input_tokens[list(group)]
