@@ -9,36 +9,28 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
+from gpuwise.api.check_server import forecast_server
 from gpuwise.api.check_settings import (
     MOST_REQUESTS,
-    PACKED,
     arrive_s,
-    check_packs,
-    check_runs_graph,
     check_used,
     named_rate,
-    policy_of,
     whole,
 )
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.serving_job_kinds import PYTORCH
 from gpuwise.api.serving_limits import parse_limits
-from gpuwise.api.serving_llama_cpp import check_llama_cpp, llama_cpp_server
-from gpuwise.api.serving_times import ON, ForecastTimes, forward_times, generation_times, packed_times
-from gpuwise.api.sources import job_of, source_of
+from gpuwise.api.serving_times import ON, ForecastTimes
+from gpuwise.api.sources import job_of
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
-from gpuwise.plan.space.legal import precisions_for
-from gpuwise.serving.engine_server import EngineServer, EngineTimes
-from gpuwise.serving.engines import engine_of
-from gpuwise.serving.graph_engines import GraphEngine, graph_engine_of
-from gpuwise.serving.group_server import COUNT, CheckedServer, GroupServer, PackedServer
+from gpuwise.serving.engine_server import EngineServer
+from gpuwise.serving.graph_engines import GraphEngine
+from gpuwise.serving.group_server import CheckedServer, PackedServer
 from gpuwise.serving.instance import LoadShape
 from gpuwise.serving.lengths import Lengths
-from gpuwise.serving.pass_times import PackedTimes
-from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.windowed import WindowPolicy
@@ -49,11 +41,8 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
 
 SHARE = 0.6  # of the highest rate within the limits, where no rate is named
-BATCHED_TOKENS, PAGE_TOKENS = 256, 16  # of Transformers' continuous batching
-SPARE = 1.3  # pages over those of as many requests as run, each the longest: prompts wait where less than 15 % are free
 INPUT_TOKENS, OUTPUT_TOKENS = 64, 32
 LOAD_S, FEWEST, MOST = 20.0, 20, 2000  # requests sent where no number is named: those of so many seconds, within bounds
-BEYOND = 2  # longest request that passes are priced for, over the longest of COUNT requests
 
 
 @dataclass(frozen=True)
@@ -99,61 +88,26 @@ def check_plan(
     check_used(requested, generates=generates)
     lengths = _lengths(resolved, requested) if generates else Lengths(1, 1)
     shape = LoadShape(lengths, seed=whole(requested, "seed", 0, least=0))
-    engine = requested.get("engine")
-    if (graphs := graph_engine_of(engine)) is not None:
-        check_runs_graph(graphs, resolved, device, precision=requested.get("precision"))
-    if packs := engine == "transformers":
-        check_packs(resolved, requested)
-    if has_slots := engine == "llama.cpp":
-        check_llama_cpp(resolved, device, requested, longest=_longest(shape, resolved.context_length)[0])
-    joining = PACKED if packs else engine_of("llama.cpp").sequences if has_slots else 0
-    policy = policy_of(requested, generates=generates, joining=joining, spread=lengths.input_variation)
     named, within_s = named_rate(requested), arrive_s(requested)
     progress("recording its passes")
-    precision = requested.get("precision") or _precision(device)
-    server: CheckedServer
-    if packs:
-        longest, _ = _longest(shape, resolved.context_length)
-        blocks = policy.batch * ceil(longest / PAGE_TOKENS)
-        forecast = packed_times(
-            resolved, device, precision=precision, batched_tokens=BATCHED_TOKENS, cached_tokens=PAGE_TOKENS * blocks
-        )
-        cache_tokens = PAGE_TOKENS * ceil(blocks * SPARE)
-        packed = BatchingPolicy(BATCHED_TOKENS, policy.batch, cache_tokens, block_tokens=PAGE_TOKENS)
-        assert isinstance(forecast.times, PackedTimes)
-        server = PackedServer(forecast.times, packed)
-    elif has_slots:
-        longest, _ = _longest(shape, resolved.context_length)
-        forecast, server = llama_cpp_server(
-            resolved, device, requested, slots=policy.batch, queue=policy.queue, longest=longest
-        )
-    elif generates:
-        longest, prompt = _longest(shape, resolved.context_length)
-        forecast = generation_times(
-            resolved, device, batch=policy.batch, precision=precision, longest_prompt=prompt, longest=longest
-        )
-    else:
-        named_precision = graphs.precision if graphs else requested.get("precision")
-        forecast = forward_times(source_of(job, **sizes), batch=policy.batch, precision=named_precision, engine=graphs)
-    if not packs and not has_slots:
-        assert not isinstance(forecast.times, PackedTimes | EngineTimes)
-        server = GroupServer(forecast.times, policy)
+    checked = forecast_server(job, resolved, device, requested, shape)
+    server = checked.server
     rate_per_s = _usual_rate(server, shape, limits) if named is None else named
     load = _load(shape, rate_per_s, requested, within_s=within_s)
-    assumed = _assumed(requested, load, policy, server, lengths if generates else None)
+    assumed = _assumed(requested, load, checked.policy, server, lengths if generates else None)
     return CheckPlan(
         resolved,
         device,
         generates,
-        forecast,
+        checked.forecast,
         server,
         shape,
         load,
         rate_per_s,
         limits,
         bool(requested.get("saturate")),
-        (*forecast.notes, *assumed),
-        graphs,
+        (*checked.forecast.notes, *assumed),
+        checked.graphs,
         bool(requested.get("profile")),
     )
 
@@ -172,21 +126,6 @@ def _lengths(job: Job, requested: CheckSettings) -> Lengths:
         output_variation=spread,
         longest=job.context_length,
     )
-
-
-def _longest(shape: LoadShape, context: int | None) -> tuple[int, int]:
-    """Most tokens of a request, and of its prompt, that passes are priced for."""
-    drawn = shape.at(1.0, count=COUNT)
-    beyond = 1 if shape.lengths.input_variation == 0 else BEYOND
-    longest = beyond * int((drawn.input_tokens + drawn.output_tokens).max())
-    prompt = beyond * int(drawn.input_tokens.max())
-    return (longest, prompt) if context is None else (min(longest, context), min(prompt, context))
-
-
-def _precision(device: Device) -> str:
-    """The fastest precision of whole models on this machine; fp32 on its CPU."""
-    able = ["fp32"] if device.target == "cpu" else precisions_for(device.chip, mode="infer")
-    return able[0] if able else "fp32"
 
 
 def _usual_rate(server: CheckedServer, shape: LoadShape, limits: Limits) -> float:
@@ -240,7 +179,7 @@ def _assumed(
             *(() if "input" in requested else (notes.assumed_input_tokens(tokens=round(lengths.input_tokens)),)),
             *(() if "output" in requested else (notes.assumed_output_tokens(tokens=round(lengths.output_tokens)),)),
             notes.spread_of_lengths(variation=lengths.input_variation),
-            notes.served_packed(batch=policy.batch, tokens=BATCHED_TOKENS)
+            notes.served_packed(batch=policy.batch, tokens=server.policy.batched_tokens)
             if isinstance(server, PackedServer)
             else notes.served_in_slots(slots=policy.batch, tokens=server.policy.batched_tokens, queue=queue)
             if isinstance(server, EngineServer)

@@ -107,7 +107,9 @@ def _replaying(plan: CheckPlan) -> Iterator[tuple[Callable[[Requests, bool], Loa
         from gpuwise.runtime.serving.llama_cpp import LlamaCppEngine
 
         slots, threads = plan.server, torch.get_num_threads()
-        with LlamaCppEngine(plan.job, mix=slots.format.mix, policy=slots.policy, context=slots.context, threads=threads) as llama:
+        with LlamaCppEngine(
+            plan.job, mix=slots.format.mix, policy=slots.policy, context=slots.context, threads=threads
+        ) as llama:
             yield (
                 lambda load, unlimited: llama.replay(load, queue=None if unlimited else slots.policy.queue),
                 lambda: time_engine(partial(llama.replay, queue=None), slots.served, slots.policy, plan.load, RealClock()),
