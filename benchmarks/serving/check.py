@@ -1,23 +1,28 @@
 """serve_check of a language model, an encoder and a vision model at three shares of what each serves at most.
 
     python -m benchmarks.serving.check [--seconds S] [--shares 0.3,0.6,0.9] [--only NAME] [--bare]
+    python -m benchmarks.serving.check --queue
 
-Prints a Markdown table: the error of p50 and p99 of each latency (forecast / measured - 1), whether the interval holds the
-measured one, and the error of a batch without waiting, on which the others rest. Shares are of the measured capacity, so
-that the load does not depend on the forecast. Meant for a machine that is left alone, after `gpuwise measure`; it takes
-about ten minutes. --bare replaces the forecast of forward passes by their measured means: the queue's error is left.
+Prints a Markdown table: p50 and p99 of each latency as measured, and their errors (forecast / measured - 1) without and with
+--profile; both are of the same load, whose passes were timed just before. The last lines are of the most that is served.
+Shares are of the measured capacity, so that the load does not depend on the forecast. Meant for a machine that is left alone,
+after `gpuwise measure`; it takes about ten minutes. --bare replaces the timed forward passes by their means within the load:
+the queue's error is left. --queue serves a model that keeps a processor busy for an exact time, in a minute: the error of
+waiting, server and clients alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from math import inf, isinf
 
 import numpy as np
 import torch
 
+from benchmarks.serving.busy_model import queue_table
 from gpuwise.api.serving_load import CheckPlan, check_plan
 from gpuwise.api.serving_run import serve_here
 from gpuwise.cost.forecast import Interval
@@ -30,7 +35,8 @@ from gpuwise.serving_settings import CheckSettings
 
 NAMES = {"ttft_s": "first token", "tpot_s": "a token", "latency_s": "latency"}
 FEWEST, MOST = 50, 2000
-HEADERS = ("model", "share", "requests", "alone", "figure", "p50", "error", "inside", "p99", "error", "inside")
+LOAD_S = 20.0
+HEADERS = ("model", "share", "requests", "figure", "p50", "forecast", "timed", "inside", "p99", "forecast", "timed", "inside")
 
 
 def llama() -> Job:
@@ -64,15 +70,16 @@ CASES = (
 
 
 def checks(case: Case, shares: list[float], *, seconds: float, bare: bool) -> Iterator[tuple[float, ServeCheck]]:
-    """The results at each share of the measured capacity."""
-    all_at_once: CheckSettings = {**case.settings, "rate": "inf", "requests": FEWEST, "saturate": True}
+    """The results at each share of the measured capacity; the first one is of all requests at once, at infinity."""
+    all_at_once: CheckSettings = {**case.settings, "rate": "inf", "requests": FEWEST, "profile": True}
     flood = serve_here(check_plan(case.job, **all_at_once), progress=_silent)
     capacity = flood.capacity.measured
     assert capacity
+    yield inf, flood
     for share in shares:
         rate = share * capacity
         count = min(max(round(seconds * rate), FEWEST), MOST)
-        load: CheckSettings = {**case.settings, "rate": f"{rate:.6f}/s", "requests": count}
+        load: CheckSettings = {**case.settings, "rate": f"{rate:.6f}/s", "requests": count, "profile": not bare}
         plan = check_plan(case.job, **load)
         result = serve_here(plan, progress=_silent)
         if bare and isinstance(plan.forecast.times, ForwardTimes):
@@ -88,17 +95,33 @@ def _with_measured_passes(plan: CheckPlan, result: ServeCheck) -> CheckPlan:
 
 
 def rows(case: Case, share: float, result: ServeCheck) -> Iterator[list[str]]:
-    names = NAMES if result.generates else {"latency_s": "latency"}
-    weights = [group.count for group in result.groups]
-    alone = np.average([group.seconds.error or 0.0 for group in result.groups], weights=weights)
-    for name, words in names.items():
-        p50, p99 = (result.latency[name][level] for level in (50, 99))
-        yield [case.name, f"{share:.0%}", f"{result.counts.sent:,}", f"{alone:+.0%}", words, *_cells(p50), *_cells(p99)]
+    if isinf(share):
+        untimed = result.timing.capacity if result.timing else None
+        cells = _cells(result.capacity, untimed, lambda rate: f"{rate:,.2f}/s")
+        yield [case.name, "all at once", f"{result.counts.sent:,}", "most served", *cells, "", "", "", ""]
+        return
+    for name, words in (NAMES if result.generates else {"latency_s": "latency"}).items():
+        both = [
+            _cells(figure, _untimed(result, name, level), _ms) for level, figure in result.latency[name].items() if level != 90
+        ]
+        yield [case.name, f"{share:.0%}", f"{result.counts.sent:,}", words, *both[0], *both[1]]
 
 
-def _cells(figure: CheckedFigure) -> list[str]:
-    measured = "–" if figure.measured is None else f"{1e3 * figure.measured:,.1f} ms"
-    return [measured, "–" if figure.error is None else f"{figure.error:+.0%}", "yes" if figure.inside else "no"]
+def _untimed(result: ServeCheck, name: str, level: int) -> CheckedFigure | None:
+    return None if result.timing is None else result.timing.latency[name][level]
+
+
+def _cells(figure: CheckedFigure, untimed: CheckedFigure | None, show: Callable[[float], str]) -> list[str]:
+    measured = "–" if figure.measured is None else show(figure.measured)
+    return [measured, _error(untimed), _error(figure), "yes" if figure.inside else "no"]
+
+
+def _error(figure: CheckedFigure | None) -> str:
+    return "–" if figure is None or figure.error is None else f"{figure.error:+.0%}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.1f} ms"
 
 
 def _silent(words: str) -> None:
@@ -107,12 +130,16 @@ def _silent(words: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--seconds", type=float, default=LOAD_S)
     parser.add_argument("--shares", default="0.3,0.6,0.9")
     parser.add_argument("--only", default="")
     parser.add_argument("--bare", action="store_true")
+    parser.add_argument("--queue", action="store_true")
     options = parser.parse_args()
-    print(f"| {' | '.join(HEADERS)} |\n| --- {'| ---: ' * 3}| --- {'| ---: ' * 6}|")
+    if options.queue:
+        print(queue_table(), flush=True)
+        return
+    print(f"| {' | '.join(HEADERS)} |\n| --- | ---: | ---: | --- {'| ---: ' * 8}|")
     for case in CASES:
         if options.only not in case.name:
             continue
@@ -121,7 +148,7 @@ def main() -> None:
             for row in rows(case, share, result):
                 print(f"| {' | '.join(row)} |", flush=True)
             for remark in result.remarks:
-                print(f"{case.name} at {share:.0%}: {remark}", file=sys.stderr)
+                print(f"{case.name} at {share:.0%} of the most: {remark}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 ResNet-50 and BERT large, per device, the median of the results of a device, precision and engine. Rows in fp32 are of engines
 that run the same graph (ONNX Runtime, TensorFlow): forecasts are compared with them. All others are tuned by vendors: products
 of 8 bits or of sparse weights, fused graphs, BERT without the padding of its sequences. Plain PyTorch has none of that, so
-they are an upper end: a forecast above one is wrong, one below says nothing. Nothing is fitted. --write puts both tables
-into docs/serving-forward.md.
+they are an upper end: a forecast above one is wrong, one below says nothing. Nothing is fitted. ONNX Runtime on a processor
+stands beside its own forecast, too (`serve-plan --engine onnxruntime`). --write puts both tables into docs/serving-forward.md.
 
 A request is an image of 224 pixels, or 384 tokens, to which SQuAD's are padded. Offline: samples a second of the best
 batch. Server: the highest rate with 99 % of answers within 15 ms (ResNet-50) or 130 ms (BERT), MLPerf's bounds. SingleStream
@@ -17,11 +17,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 import gpuwise
 from benchmarks.serving.page import publish
+from gpuwise.cost.rates import family
+from gpuwise.hardware import load_catalog
 
 BEGIN, END = "<!-- mlperf: python -m benchmarks.serving.mlperf -->", "<!-- end of mlperf -->"
 # Devices as the column `device` names them, and their chips in the catalog; processors and cards that it has not are left out.
@@ -63,24 +66,31 @@ def engine(software: str) -> str:
     )
 
 
-def forecast(job: str, device: str, precision: str | None, scenario: str) -> float:
-    """What plain PyTorch is forecast to give: samples a second, or milliseconds."""
-    settings = {"on": device, "precision": precision, **SIZES[job]}
+def forecast(job: str, device: str, precision: str | None, scenario: str, *, under: str = "pytorch") -> float:
+    """What plain PyTorch, or another engine, is forecast to give: samples a second, or milliseconds."""
+    settings = {"on": device, "precision": precision, "engine": under, **SIZES[job]}
     if scenario in SAMPLES:
-        step = gpuwise.forecast(job, mode="infer", micro_batch=SAMPLES[scenario], **settings)
-        return 1e3 * step.step_time_s.value
+        plan = gpuwise.serve_plan(job, rate="0.01/s", batch=SAMPLES[scenario], **settings)
+        assert plan.rows[0].forward is not None
+        return 1e3 * plan.rows[0].forward.seconds.value
     plan = gpuwise.serve_plan(job, rate="1/s", slo=BOUNDS[job] if scenario == "Server" else None, **settings)
     return plan.rows[0].saturation_rate
 
 
+def is_planned(row: Any) -> bool:
+    """Whether the engine of a row has figures of its own there: ONNX Runtime on processors."""
+    return row.engine == "ONNX Runtime" and family(load_catalog().chip(row.chip)) == "cpu"
+
+
 def table(rows: pd.DataFrame) -> str:
     """One line a result."""
-    lines = ["| job | device | engine | scenario | published | plain PyTorch | ratio |"]
-    lines.append("| --- | --- | --- | --- | ---: | ---: | ---: |")
+    lines = ["| job | device | engine | scenario | published | plain PyTorch | ratio | the engine itself | ratio |"]
+    lines.append("| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for row in rows.itertuples():
         unit = "ms" if row.scenario in SAMPLES else "/s"
         figures = " | ".join(f"{figure(value)} {unit}" for value in (row.value, row.forecast))
-        lines.append(f"| {row.family} | {row.chip} | {row.engine} | {row.scenario} | {figures} | {row.ratio:.2f} |")
+        itself = f"{figure(row.itself)} {unit} | {row.itself_ratio:.2f}" if row.itself > 0 else "– | –"
+        lines.append(f"| {row.family} | {row.chip} | {row.engine} | {row.scenario} | {figures} | {row.ratio:.2f} | {itself} |")
     return "\n".join(lines)
 
 
@@ -109,17 +119,24 @@ def main() -> None:
     rows["forecast"] = [
         forecast(row.family, row.chip, PRECISIONS.get(row.precision), row.scenario) for row in rows.itertuples()
     ]
+    rows["itself"] = [
+        forecast(row.family, row.chip, row.precision, row.scenario, under="onnxruntime") if is_planned(row) else float("nan")
+        for row in rows.itertuples()
+    ]
     # Of more as of faster: samples a second over those published, and published milliseconds over those of a pass.
     times = rows.scenario.isin(SAMPLES)
-    rows["ratio"] = (rows.forecast / rows.value).where(~times, rows.value / rows.forecast)
+    for name, ratio in (("forecast", "ratio"), ("itself", "itself_ratio")):
+        rows[ratio] = (rows[name] / rows.value).where(~times, rows.value / rows[name])
     same, tuned = rows[rows.precision == "fp32"], rows[rows.precision != "fp32"]
     error = (same.ratio - 1).abs()
     offline = error[same.scenario == "Offline"]
+    itself = (same.itself_ratio - 1).abs()
     text = "\n\n".join(
         [
             f"The same graph in fp32: median error {error.median():.0%}, of Offline {offline.median():.0%} "
             f"({len(offline)} rows).",
             table(same),
+            f"ONNX Runtime's own forecast on processors: median error {itself.median():.0%} ({itself.count()} rows).",
             f"Tuned by vendors: {(tuned.ratio > 1).sum()} of {len(tuned)} figures are below the forecast of plain PyTorch.",
             ratios(tuned),
         ]

@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 from gpuwise.step_settings import JobSizes, Setting
 from gpuwise.strategy import PRECISIONS
 
-CHECKED_ENGINES = ("pytorch", "transformers")
+CHECKED_ENGINES = ("pytorch", "transformers", "llama.cpp", "onnxruntime", "openvino")
 
 
 class ArrivalSettings(TypedDict, total=False):
@@ -55,13 +55,21 @@ class ModeSettings(TypedDict, total=False):
         str | None,
         Setting("Layers on the card, its head included, the rest on the host (llama.cpp); auto: as many as fit.", metavar="N"),
     ]
+    cpu_experts: Annotated[
+        str | None,
+        Setting("Layers, from the first, whose experts stay on the host (llama.cpp); all, or auto: few.", metavar="N"),
+    ]
     host: Annotated[str | None, Setting("Processor of the host: ryzen-5950x, or here (ryzen-7950x).", metavar="CPU")]
     host_memory: Annotated[str | None, Setting("Memory of the host (64GiB; this machine's with here).", metavar="SIZE")]
     draft: Annotated[
-        str | None, Setting("A smaller job that writes tokens ahead, or ngram: speculative decoding.", metavar="JOB")
+        str | None,
+        Setting("A smaller job that writes tokens ahead, ngram, or a layer of the model: mtp or eagle3.", metavar="JOB"),
     ]
-    draft_tokens: Annotated[int | None, Setting("Tokens that the draft writes ahead (3).")]
-    acceptance: Annotated[float | None, Setting("Probability that the model accepts a token of the draft (0.7).", metavar="X")]
+    draft_tokens: Annotated[int | None, Setting("Tokens that the draft writes ahead (3; of mtp 1).")]
+    acceptance: Annotated[
+        float | None,
+        Setting("Probability that the model accepts a token of the draft (0.7; mtp 0.82, eagle3 0.76).", metavar="X"),
+    ]
     prefill_on: Annotated[
         str | None, Setting("Devices of instances that read prompts alone; --on then writes answers.", metavar="DEVICES")
     ]
@@ -83,7 +91,11 @@ class ServingSettings(ArrivalSettings, ModeSettings, ForwardSettings, total=Fals
     prefix_hits: Annotated[float | None, Setting("Share of each prompt that the prefix cache holds (0).", metavar="X")]
     engine: Annotated[
         str | None,
-        Setting("vllm (the default), vllm-2024, sglang, tensorrt-llm or llama.cpp; of forward passes pytorch.", metavar="NAME"),
+        Setting(
+            "vllm (the default), vllm-2024, sglang, tensorrt-llm or llama.cpp; of forward passes pytorch (the default), "
+            "onnxruntime or openvino.",
+            metavar="NAME",
+        ),
     ]
     precision: Annotated[
         str | None,
@@ -116,9 +128,17 @@ class CheckSettings(TypedDict, total=False):
     requests: Annotated[int | None, Setting("Requests sent (what comes in 20 s, 20 to 2,000).")]
     duration: Annotated[str | None, Setting("Time over which requests arrive, in place of their number.", metavar="TIME")]
     engine: Annotated[
-        str | None, Setting("Plain PyTorch (default), or Transformers' continuous batching of hf: models.", CHECKED_ENGINES)
+        str | None,
+        Setting(
+            "Plain PyTorch (default), Transformers' continuous batching of hf: models, llama.cpp, or passes exported to ONNX "
+            "Runtime or OpenVINO.",
+            CHECKED_ENGINES,
+        ),
     ]
-    batch: Annotated[int | None, Setting("Most requests that run together (8; 1 or, in transformers, 16 of text).")]
+    weights: Annotated[
+        str | None, Setting("Format of weights in llama.cpp: gguf-f16, gguf-q8_0 and others (gguf-q4_k_m).", metavar="F")
+    ]
+    batch: Annotated[int | None, Setting("Most requests that run together (8; of text 1, in transformers 16, in llama.cpp 4).")]
     window: Annotated[
         str | None, Setting("How long an idle server waits for a batch to fill, such as 5ms (0).", metavar="TIME")
     ]
@@ -139,3 +159,4 @@ class CheckSettings(TypedDict, total=False):
     precision: Annotated[str | None, Setting("Number formats of the arithmetic.", PRECISIONS)]
     seed: Annotated[int | None, Setting("Of arrivals and lengths (0).")]
     saturate: Annotated[bool | None, Setting("Send all requests again at once, to measure the most that is served.")]
+    profile: Annotated[bool | None, Setting("Time the model's passes for some seconds first, and forecast from them.")]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from math import inf, isinf
 from typing import TYPE_CHECKING
 
-from gpuwise.errors import InputError
+from gpuwise.api.devices import Device
+from gpuwise.api.serving_job_kinds import check_engine_writes_text
+from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.serving.graph_engines import GraphEngine
 from gpuwise.serving.windowed import WindowPolicy
 from gpuwise.serving_settings import CheckSettings
 from gpuwise.units import parse_duration, parse_rate
@@ -26,6 +29,11 @@ def check_used(requested: CheckSettings, *, generates: bool) -> None:
             f"--{unused[0]} is of jobs that generate tokens; a request of this one is a sample of its batch.",
             [f"leave out --{unused[0]}", "--seq-len or --image-size, the sizes of a sample"],
         )
+    if requested.get("weights") is not None and requested.get("engine") != "llama.cpp":
+        raise InputError(
+            "--weights names a format of llama.cpp; the other servers have the type of --precision.",
+            ["--engine llama.cpp", "leave out --weights"],
+        )
     if requested.get("duration") is not None and requested.get("rate") is not None and isinf(named_rate(requested) or 0.0):
         raise InputError("requests that come all at once have no --duration.", ["--requests, their number"])
 
@@ -43,9 +51,25 @@ def check_packs(job: Job, requested: CheckSettings) -> None:
             raise InputError(f"--engine transformers has no --{name}.", [f"leave out --{name}", "--engine pytorch"])
 
 
-def policy_of(requested: CheckSettings, *, generates: bool, packs: bool, spread: float) -> WindowPolicy:
-    batch = whole(requested, "batch", PACKED if packs else 1 if generates else BATCH)
-    if generates and not packs and batch > 1 and spread > 0:
+def check_runs_graph(engine: GraphEngine, job: Job, device: Device, *, precision: str | None) -> None:
+    """Raises InputError or UnsupportedError where an engine of exported graphs cannot serve a job here as requested."""
+    if job.generate is not None:
+        check_engine_writes_text(
+            engine.name, job=job.name or "the job", others="--engine pytorch, or transformers of hf: models"
+        )
+    if device.target != "cpu":
+        raise UnsupportedError(
+            f"{engine.name} has figures for processors alone, and this machine serves on {device.chip.id}.",
+            ["--engine pytorch", "hide the card: CUDA_VISIBLE_DEVICES= gpuwise serve-check ..."],
+        )
+    engine.check(device.chip, precision or engine.precision)
+
+
+def policy_of(requested: CheckSettings, *, generates: bool, joining: int, spread: float) -> WindowPolicy:
+    """How the server forms batches. joining: usual number of requests that run together where they join at every iteration; 0
+    where whole requests run together."""
+    batch = whole(requested, "batch", joining or (1 if generates else BATCH))
+    if generates and not joining and batch > 1 and spread > 0:
         raise InputError(
             "plain PyTorch runs prompts of one length together, and these differ.", ["--spread 0", "leave out --batch"]
         )

@@ -18,6 +18,7 @@ from gpuwise.notes import serving as notes
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.space.legal import in_each_precision
 from gpuwise.serving.forward_instance import CLOSE, BatchedPass, ForwardInstance, pass_limit_s
+from gpuwise.serving.graph_engines import GraphEngine
 from gpuwise.serving.pass_times import ForwardTimes, sizes_up_to
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.windowed import WindowPolicy
@@ -57,6 +58,7 @@ class JobPasses:
         precision: of the arithmetic; None takes the fastest that the device and the job have.
         techniques: compiled passes, and the layout of images.
         limits: what users accept.
+        engine: that runs the exported graph; None (default) for plain PyTorch.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class JobPasses:
         precision: str | None,
         techniques: Strategy,
         limits: Limits,
+        engine: GraphEngine | None = None,
     ) -> None:
         self.source, self.batch, self.window_s, self.precision = source, batch, window_s, precision
+        self.engine = engine
         self._techniques, self._limit_s = techniques, pass_limit_s(limits)
         self._pricers: dict[tuple[bool, str, bool], StepPricer] = {}
         self._passes: dict[tuple[str, bool, int | None], DevicePasses] = {}
@@ -98,11 +102,15 @@ class JobPasses:
             raise UnsupportedError("several servers that share a CPU have no figures yet")
         key = device.chip.id, device.spec.machine is not None, device.cluster.memory_bytes
         if key not in self._passes:
-            choices = [self.precision] if self.precision else step_precisions(self.source, device, mode="infer")
+            choices = [self.precision] if self.precision else self._precisions(device)
             self._passes[key] = next(
                 in_each_precision(choices, lambda each, _: self._in_precision(device, each), refusals=(PrecisionError,))
             )
         return self._passes[key]
+
+    def _precisions(self, device: Device) -> list[str]:
+        """Those to choose from on a device, the fastest first."""
+        return [self.engine.precision] if self.engine else step_precisions(self.source, device, mode="infer")
 
     def instances(self, device: Device) -> list[ForwardInstance]:
         """A machine with each batch that is considered, smallest first. Errors as for `passes`."""
@@ -112,6 +120,8 @@ class JobPasses:
 
     def _in_precision(self, device: Device, precision: str) -> DevicePasses:
         chip, memory_bytes = device.chip, device.cluster.memory_bytes
+        if self.engine is not None:
+            self.engine.check(chip, precision)
         strategy = self._techniques.but(precision=precision)
         check_techniques(strategy, self.source.step_facts(device.target))
         check_can_run(chip, mode="infer", precision=precision)  # before any tracing
@@ -142,7 +152,8 @@ class JobPasses:
             pricer = self._pricers[key]
             if single or pricer.traces.family(strategy).covers({"micro_batch": strategy.micro_batch}):
                 break
-        return pricer.forecast(strategy, cluster, expandable=False)
+        forecast = pricer.forecast(strategy, cluster, expandable=False)
+        return forecast if self.engine is None else self.engine.forecast(forecast, pricer.trace(strategy), cluster.chip)
 
     def _larger_is_useless(self, forecasts: Mapping[int, Forecast]) -> bool:
         """Whether the largest pass takes longer than the limit, or serves hardly more samples a second than a quarter of it."""

@@ -57,11 +57,15 @@ def serve_plan(
             spot: whether to take spot offers, with instances to spare. Default False.
             gpu_layers: layers on the card, the head included, the others on the host (llama.cpp); "auto" for as many as fit.
                 All by default.
+            cpu_experts: layers, from the first, whose experts are on the host (llama.cpp); "all", or "auto" for as few as fit.
+                None by default.
             host: processor of the host, of the catalog, or "here". Default: this machine's for "here", else "ryzen-7950x".
             host_memory: memory of the host, such as "128GiB". Default: this machine's for "here", else 64 GiB.
-            draft: a smaller job that writes tokens ahead, or "ngram" for a look-up in the text so far. None by default.
-            draft_tokens: tokens that the draft writes ahead. Default 3.
-            acceptance: probability that the model accepts one of them. Default 0.7; a look-up has none.
+            draft: a smaller job that writes tokens ahead, "ngram" for a look-up in the text so far, or a layer beside the
+                model's own, "mtp" or "eagle3". None by default.
+            draft_tokens: tokens that the draft writes ahead. Default 3; of "mtp" 1.
+            acceptance: probability that the model accepts one of them. Default 0.7, of "mtp" 0.82, of "eagle3" 0.76; a look-up
+                has none.
             prefill_on: devices of instances that read prompts alone, such as "h100-sxm:2": rows in which the devices of `on`
                 write answers after them stand beside those in which they do both. None by default.
             network: what joins both, such as "100 Gbit Ethernet", or "inside" for one machine. Default: that of an offer.
@@ -70,6 +74,7 @@ def serve_plan(
             batch: most requests of a pass. None (default) takes the one of 1, 2, 4 to 256 that serves most.
             window: how long an idle server waits for a batch to fill, such as "5ms". Default none.
             seq_len, image_size, compile, channels_last: as for `forecast`.
+            engine: "pytorch" (default), "onnxruntime" or "openvino", which run the exported graph on processors, in fp32.
             precision: as for `forecast`. Default: the fastest of each device.
 
     A device that cannot serve the model has a row with the reason. Raises InputError, UnknownNameError, JobError,

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 def serve_check(
     job: str | Job, *, progress: Callable[[str], None] = lambda words: None, **settings: Unpack[CheckSettings]
 ) -> ServeCheck:
-    """Serves a job with plain PyTorch on this machine, and compares each latency with its forecast.
+    """Serves a job on this machine, and compares each latency with its forecast.
 
     The forecast is made before anything runs. Then clients in a thread of this process send the very requests of the forecast,
     and the server runs them together as gpuwise.serving.windowed says. A model that generates (Job.generate) runs a request to
     its last token before the next one; any other model runs forward passes over a batch of samples.
+    Transformers' continuous batching and llama.cpp have servers of their own, which requests join at every iteration.
 
     Arguments (constants in gpuwise.api.serving_load):
         job: as for `forecast`; no saved trace.
@@ -31,10 +32,14 @@ def serve_check(
                 limits, as forecast.
             requests, duration: how many are sent, or for how long. None (default) takes LOAD_S seconds, at least FEWEST and at
                 most MOST requests.
+            engine: "pytorch" (default), "transformers" or "llama.cpp".
+            weights: format of weights in llama.cpp, such as "gguf-q8_0". Default "gguf-q4_k_m".
             batch: most requests of a pass. Default BATCH; 1 for a model that generates, whose prompts must otherwise be equally
-                long (spread=0).
+                long (spread=0); PACKED in Transformers, 4 in llama.cpp.
             window: how long an idle server waits for a batch to fill, such as "5ms". Default none.
             queue: most requests that wait. Default QUEUE.
+            engine: "pytorch" (default), "transformers", or of forward passes "onnxruntime" or "openvino", which run the
+                exported graph on the processor once its outputs are those of PyTorch.
             patience: wait after which a client leaves, such as "2s". Default no limit.
             slo: limits as for `serve_plan`.
             input, output: mean tokens of prompts and answers. Default INPUT_TOKENS and OUTPUT_TOKENS.
@@ -42,6 +47,7 @@ def serve_check(
             seq_len, image_size, precision: as for `forecast`.
             seed: of arrivals and lengths. Default 0.
             saturate: whether to send all requests once more, all at once, to measure the most that is served.
+            profile: whether to time the model's own passes first, and to forecast from them; the result's `timing` has both.
 
     Ctrl-C ends the load early; the result is then of the requests that had ended, with `interrupted` True.
 

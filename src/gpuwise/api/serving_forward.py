@@ -24,7 +24,9 @@ from gpuwise.plan.cpu.enough import ENOUGH, NOT_ENOUGH, UNCERTAIN
 from gpuwise.serving.fleets import Fleet
 from gpuwise.serving.forecast import ServingForecast
 from gpuwise.serving.forward_instance import best_batches
+from gpuwise.serving.graph_engines import graph_engine_of
 from gpuwise.serving.instance import LoadShape
+from gpuwise.serving.launch_graph import graph_line
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.rows import MOST_SHARE, ServingRow, cheapest_first, row_of
 from gpuwise.serving.saturation import Limits
@@ -46,6 +48,7 @@ def forward_plan(
 ) -> ServingForecast:
     """The result of gpuwise.api.serving.serve_plan for such a model, whose arguments and errors these are."""
     check_answers_in_one_pass(requested, job=source.name)
+    engine = graph_engine_of(requested.get("engine"))
     if rate is None:
         raise InputError("serving needs a rate of requests.", ["--rate 5/s"])
     rate_per_s = parse_rate(rate)
@@ -61,7 +64,10 @@ def forward_plan(
         precision=requested.get("precision"),
         techniques=techniques,
         limits=limits,
+        engine=engine,
     )
+    if on is None and engine is not None:
+        on = HERE  # offers of the catalog sell no processors alone
     plan = _Plan(catalog, model, LoadShape(Lengths(1, 1)), limits, rate_per_s)
     if on is None:
         rows, fleets, about = plan.of_catalog()
@@ -78,7 +84,7 @@ def forward_plan(
     budget = requested.get("budget")
     forecast = ServingForecast(
         job=source.name,
-        engine=PYTORCH,
+        engine=f"{engine.name} {engine.versions}" if engine else PYTORCH,
         precision=precision,
         weights=precision,
         rate_per_s=rate_per_s,
@@ -87,7 +93,7 @@ def forward_plan(
         rows=cheapest_first(rows),
         assumption_notes=(
             *plan.assumed(requested),
-            *_of_rows(rows, named=model.precision),
+            *_of_rows(rows, named=engine.precision if engine else model.precision),
             *model.notes,
             *about,
         ),
@@ -148,6 +154,7 @@ class _Plan:
             usd_per_million_tokens=None,
             forward=passes.of(instance.policy),
             owned=device.spec.machine is not None,
+            launch=graph_line(self.model.engine, batch=instance.policy.batch, threads=device.chip.sm_count),
         )
         if family(device.chip) == "systolic":
             self.compiled.append(name)
@@ -185,13 +192,20 @@ class _Plan:
         return (
             notes.one_pass_a_request(),
             *((notes.tokens_are_read_alone(tokens=tokens),) if tokens > 1 else ()),
-            notes.plain_pytorch(passes="compiled" if requested.get("compile") else "eager"),
+            _engine_note(requested),
             *((notes.passes_are_compiled(chips=compiled),) if compiled else ()),
             *(() if self.model.batch else (notes.batches_that_serve_most(most=MOST),)),
             *(() if "window" in requested else (notes.no_window(),)),
             serving_notes.poisson_arrivals(),
             *(() if self.is_measured else (serving_notes.machine_not_measured(),)),
         )
+
+
+def _engine_note(requested: ServingSettings) -> Note:
+    """What runs the passes."""
+    if engine := graph_engine_of(requested.get("engine")):
+        return notes.graph_engine(engine=engine.name, versions=engine.versions)
+    return notes.plain_pytorch(passes="compiled" if requested.get("compile") else "eager")
 
 
 def _of_rows(rows: Sequence[ServingRow], *, named: str | None) -> tuple[Note, ...]:

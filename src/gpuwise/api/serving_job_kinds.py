@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuwise.errors import InputError
+from gpuwise.serving.graph_engines import graph_engine_of, graph_engines
 from gpuwise.serving_settings import ArrivalSettings, ForwardSettings, ModeSettings, ServingSettings
 from gpuwise.step_settings import flag_of, settings_of
 from gpuwise.units import parse_duration
@@ -28,6 +29,7 @@ _OF_PASSES = {
 }
 _OF_BOTH = {"slo", "precision", "engine", "budget"}
 _TEXT_JOB = "a job that writes text says Job(generate=...)"
+_PASS_JOB = "a job without generate=..., for its forward pass alone"
 
 
 def check_writes_text(requested: ServingSettings, *, job: str) -> None:
@@ -37,6 +39,16 @@ def check_writes_text(requested: ServingSettings, *, job: str) -> None:
             flag = flag_of(name)
             ways = [f"leave out {flag}", *([_OF_PASSES[name]] if name in _OF_PASSES else [])]
             raise InputError(f"{flag} is of models that answer in one forward pass, and {job} writes text.", ways)
+    check_engine_writes_text(requested.get("engine"), job=job, others="--engine vllm or llama.cpp, which do")
+
+
+def check_engine_writes_text(engine: str | None, *, job: str, others: str) -> None:
+    """Raises InputError for an engine of forward passes. others: the engines to name in its place."""
+    if graph_engine_of(engine) is not None:
+        raise InputError(
+            f"{engine} runs single forward passes here, and {job} writes text, token by token from a cache.",
+            [others, _PASS_JOB],
+        )
 
 
 def check_answers_in_one_pass(requested: ServingSettings, *, job: str) -> None:
@@ -49,8 +61,14 @@ def check_answers_in_one_pass(requested: ServingSettings, *, job: str) -> None:
         if requested.get(name) is not None and name not in _OF_BOTH | settings_of(ForwardSettings).keys():
             raise InputError(f"{flag_of(name)} has no meaning yet for a request that is one forward pass.", [_TEXT_JOB])
     engine = requested.get("engine")
-    if engine not in (None, PYTORCH):
-        raise InputError(f"--engine {engine} {why}", [f"leave out --engine, or --engine {PYTORCH}", _TEXT_JOB])
+    if engine not in (None, PYTORCH, *graph_engines()):
+        raise InputError(f"--engine {engine} {why}", [f"--engine {', '.join([PYTORCH, *graph_engines()])}", _TEXT_JOB])
+    for name in ("compile", "channels_last") if graph_engine_of(engine) else ():
+        if requested.get(name):
+            raise InputError(
+                f"{flag_of(name)} is of plain PyTorch; {engine} chooses its own kernels and layouts.",
+                [f"leave out {flag_of(name)}", f"--engine {PYTORCH}"],
+            )
     for part in (requested.get("slo") or "").split(","):
         name = part.partition("=")[0].strip()
         if name in ("ttft", "tpot"):

@@ -9,21 +9,28 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from gpuwise.api.check_settings import MOST_REQUESTS, arrive_s, check_packs, check_used, named_rate, policy_of, whole
+from gpuwise.api.check_server import forecast_server
+from gpuwise.api.check_settings import (
+    MOST_REQUESTS,
+    arrive_s,
+    check_used,
+    named_rate,
+    whole,
+)
 from gpuwise.api.devices import Device, device_of
+from gpuwise.api.serving_job_kinds import PYTORCH
 from gpuwise.api.serving_limits import parse_limits
-from gpuwise.api.serving_times import ON, ForecastTimes, forward_times, generation_times, packed_times
-from gpuwise.api.sources import job_of, source_of
+from gpuwise.api.serving_times import ON, ForecastTimes
+from gpuwise.api.sources import job_of
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
-from gpuwise.plan.space.legal import precisions_for
-from gpuwise.serving.group_server import COUNT, CheckedServer, GroupServer, PackedServer
+from gpuwise.serving.engine_server import EngineServer
+from gpuwise.serving.graph_engines import GraphEngine
+from gpuwise.serving.group_server import CheckedServer, PackedServer
 from gpuwise.serving.instance import LoadShape
 from gpuwise.serving.lengths import Lengths
-from gpuwise.serving.pass_times import PackedTimes
-from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.windowed import WindowPolicy
@@ -34,11 +41,8 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
 
 SHARE = 0.6  # of the highest rate within the limits, where no rate is named
-BATCHED_TOKENS, PAGE_TOKENS = 256, 16  # of Transformers' continuous batching
-SPARE = 1.3  # pages over those of as many requests as run, each the longest: prompts wait where less than 15 % are free
 INPUT_TOKENS, OUTPUT_TOKENS = 64, 32
 LOAD_S, FEWEST, MOST = 20.0, 20, 2000  # requests sent where no number is named: those of so many seconds, within bounds
-BEYOND = 2  # longest request that passes are priced for, over the longest of COUNT requests
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class CheckPlan:
         load: the requests that are sent.
         rate_per_s: of the load; infinite where all come at once.
         saturates: whether to send them all at once afterwards, too.
+        graphs: engine that runs the exported graph; None (default) for another server.
+        profiles: whether to time passes first. False by default.
     """
 
     job: Job
@@ -63,6 +69,8 @@ class CheckPlan:
     limits: Limits
     saturates: bool
     notes: tuple[Note, ...]
+    graphs: GraphEngine | None = None
+    profiles: bool = False
 
 
 def check_plan(
@@ -80,56 +88,34 @@ def check_plan(
     check_used(requested, generates=generates)
     lengths = _lengths(resolved, requested) if generates else Lengths(1, 1)
     shape = LoadShape(lengths, seed=whole(requested, "seed", 0, least=0))
-    packs = requested.get("engine") == "transformers"
-    if packs:
-        check_packs(resolved, requested)
-    policy = policy_of(requested, generates=generates, packs=packs, spread=lengths.input_variation)
     named, within_s = named_rate(requested), arrive_s(requested)
     progress("recording its passes")
-    precision = requested.get("precision") or _precision(device)
-    server: CheckedServer
-    if packs:
-        longest, _ = _longest(shape, resolved.context_length)
-        blocks = policy.batch * ceil(longest / PAGE_TOKENS)
-        forecast = packed_times(
-            resolved, device, precision=precision, batched_tokens=BATCHED_TOKENS, cached_tokens=PAGE_TOKENS * blocks
-        )
-        cache_tokens = PAGE_TOKENS * ceil(blocks * SPARE)
-        packed = BatchingPolicy(BATCHED_TOKENS, policy.batch, cache_tokens, block_tokens=PAGE_TOKENS)
-        assert isinstance(forecast.times, PackedTimes)
-        server = PackedServer(forecast.times, packed)
-    elif generates:
-        longest, prompt = _longest(shape, resolved.context_length)
-        forecast = generation_times(
-            resolved, device, batch=policy.batch, precision=precision, longest_prompt=prompt, longest=longest
-        )
-    else:
-        forecast = forward_times(source_of(job, **sizes), batch=policy.batch, precision=requested.get("precision"))
-    if not packs:
-        assert not isinstance(forecast.times, PackedTimes)
-        server = GroupServer(forecast.times, policy)
+    checked = forecast_server(job, resolved, device, requested, shape)
+    server = checked.server
     rate_per_s = _usual_rate(server, shape, limits) if named is None else named
     load = _load(shape, rate_per_s, requested, within_s=within_s)
-    assumed = _assumed(requested, load, policy, lengths if generates else None)
+    assumed = _assumed(requested, load, checked.policy, server, lengths if generates else None)
     return CheckPlan(
         resolved,
         device,
         generates,
-        forecast,
+        checked.forecast,
         server,
         shape,
         load,
         rate_per_s,
         limits,
         bool(requested.get("saturate")),
-        (*forecast.notes, *assumed),
+        (*checked.forecast.notes, *assumed),
+        checked.graphs,
+        bool(requested.get("profile")),
     )
 
 
 def _lengths(job: Job, requested: CheckSettings) -> Lengths:
     spread = requested.get("spread")
     if spread is None:
-        spread = 0.0 if (requested.get("batch") or 1) > 1 and requested.get("engine") != "transformers" else 1.0
+        spread = 0.0 if (requested.get("batch") or 1) > 1 and requested.get("engine") in (None, "pytorch") else 1.0
     usual_input, usual_output = INPUT_TOKENS, OUTPUT_TOKENS
     if job.context_length is not None:
         usual_input, usual_output = (min(usual, max(1, job.context_length // 2)) for usual in (usual_input, usual_output))
@@ -140,21 +126,6 @@ def _lengths(job: Job, requested: CheckSettings) -> Lengths:
         output_variation=spread,
         longest=job.context_length,
     )
-
-
-def _longest(shape: LoadShape, context: int | None) -> tuple[int, int]:
-    """Most tokens of a request, and of its prompt, that passes are priced for."""
-    drawn = shape.at(1.0, count=COUNT)
-    beyond = 1 if shape.lengths.input_variation == 0 else BEYOND
-    longest = beyond * int((drawn.input_tokens + drawn.output_tokens).max())
-    prompt = beyond * int(drawn.input_tokens.max())
-    return (longest, prompt) if context is None else (min(longest, context), min(prompt, context))
-
-
-def _precision(device: Device) -> str:
-    """The fastest precision of whole models on this machine; fp32 on its CPU."""
-    able = ["fp32"] if device.target == "cpu" else precisions_for(device.chip, mode="infer")
-    return able[0] if able else "fp32"
 
 
 def _usual_rate(server: CheckedServer, shape: LoadShape, limits: Limits) -> float:
@@ -187,22 +158,31 @@ def _load(shape: LoadShape, rate_per_s: float, requested: CheckSettings, *, with
     return within
 
 
-def _assumed(requested: CheckSettings, load: Requests, policy: WindowPolicy, lengths: Lengths | None) -> tuple[Note, ...]:
+def _assumed(
+    requested: CheckSettings, load: Requests, policy: WindowPolicy, server: CheckedServer, lengths: Lengths | None
+) -> tuple[Note, ...]:
     """What was not named, and how the server works. lengths: of prompts and answers; None for a model without a cache."""
     queue = policy.queue or 0
     by_kind: tuple[Note, ...]
     if lengths is None:
         by_kind = (
             notes.one_sample_a_request(),
-            notes.served_in_batches(batch=policy.batch, window_ms=1e3 * policy.window_s, queue=queue),
+            notes.served_in_batches(
+                batch=policy.batch,
+                window_ms=1e3 * policy.window_s,
+                queue=queue,
+                engine=requested.get("engine") or PYTORCH,
+            ),
         )
     else:
         by_kind = (
             *(() if "input" in requested else (notes.assumed_input_tokens(tokens=round(lengths.input_tokens)),)),
             *(() if "output" in requested else (notes.assumed_output_tokens(tokens=round(lengths.output_tokens)),)),
             notes.spread_of_lengths(variation=lengths.input_variation),
-            notes.served_packed(batch=policy.batch, tokens=BATCHED_TOKENS)
-            if requested.get("engine") == "transformers"
+            notes.served_packed(batch=policy.batch, tokens=server.policy.batched_tokens)
+            if isinstance(server, PackedServer)
+            else notes.served_in_slots(slots=policy.batch, tokens=server.policy.batched_tokens, queue=queue)
+            if isinstance(server, EngineServer)
             else notes.served_in_turn(batch=policy.batch, queue=queue),
         )
     return (

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuwise.api.drafting import DraftedModel, DraftSettings
 from gpuwise.api.engine_model import EngineModel
+from gpuwise.api.host_experts import HostedExperts, HostExperts
 from gpuwise.api.host_layers import HostedModel, HostLayers
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB
 from gpuwise.errors import GpuwiseError, InputError
@@ -19,15 +20,20 @@ from gpuwise.units import parse_bytes
 if TYPE_CHECKING:
     from gpuwise.job import Job
 
-MODES = ("gpu_layers", "draft", "prefill_on")
+MODES = ("gpu_layers", "cpu_experts", "draft", "prefill_on")
 _OF = {
-    "host": "gpu_layers",
-    "host_memory": "gpu_layers",
-    "draft_tokens": "draft",
-    "acceptance": "draft",
-    "network": "prefill_on",
+    "host": ("gpu_layers", "cpu_experts"),
+    "host_memory": ("gpu_layers", "cpu_experts"),
+    "draft_tokens": ("draft",),
+    "acceptance": ("draft",),
+    "network": ("prefill_on",),
 }
-_EXAMPLES = {"gpu_layers": "--gpu-layers auto", "draft": "--draft llama3-8b", "prefill_on": "--prefill-on h100-sxm:2"}
+_EXAMPLES = {
+    "gpu_layers": "--gpu-layers auto",
+    "cpu_experts": "--cpu-experts auto",
+    "draft": "--draft llama3-8b",
+    "prefill_on": "--prefill-on h100-sxm:2",
+}
 
 
 def engine_model(
@@ -44,12 +50,12 @@ def engine_model(
     format, cache = engine.format_of(requested.get("weights")), engine.cache_of(requested.get("cache"))
     arguments = (job, engine, precision, format, cache)
     _check(requested, named_devices=named_devices)
+    host, memory = requested.get("host"), requested.get("host_memory")
+    memory_bytes = None if memory is None else parse_bytes(memory)
     if (gpu_layers := requested.get("gpu_layers")) is not None:
-        memory = requested.get("host_memory")
-        layers = HostLayers.of(
-            gpu_layers, host=requested.get("host"), memory_bytes=None if memory is None else parse_bytes(memory)
-        )
-        return HostedModel(layers, catalog, *arguments)
+        return HostedModel(HostLayers.of(gpu_layers, host=host, memory_bytes=memory_bytes), catalog, *arguments)
+    if (cpu_experts := requested.get("cpu_experts")) is not None:
+        return HostedExperts(HostExperts.of(cpu_experts, host=host, memory_bytes=memory_bytes), catalog, *arguments)
     if (draft := requested.get("draft")) is not None:
         settings = DraftSettings.of(draft, draft_tokens=requested.get("draft_tokens"), acceptance=requested.get("acceptance"))
         return DraftedModel(settings, *arguments)
@@ -66,9 +72,12 @@ def without_answer(name: str, error: GpuwiseError) -> ServingRow:
 
 def _check(requested: ServingSettings, *, named_devices: bool) -> None:
     modes = [name for name in MODES if requested.get(name) is not None]
-    for name, mode in _OF.items():
-        if requested.get(name) is not None and mode not in modes:
-            raise InputError(f"{flag_of(name)} goes with {flag_of(mode)}.", [_EXAMPLES[mode], f"leave out {flag_of(name)}"])
+    for name, goes_with in _OF.items():
+        if requested.get(name) is not None and not set(goes_with) & set(modes):
+            raise InputError(
+                f"{flag_of(name)} goes with {' or '.join(map(flag_of, goes_with))}.",
+                [_EXAMPLES[goes_with[0]], f"leave out {flag_of(name)}"],
+            )
     if len(modes) > 1:
         raise InputError(
             f"{' and '.join(map(flag_of, modes))} together have no figures yet.",

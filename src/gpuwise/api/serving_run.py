@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import inf, isfinite, isinf
 from typing import TYPE_CHECKING
 
@@ -19,22 +20,27 @@ from gpuwise.notes import serving as notes
 from gpuwise.serving.check import (
     CheckedFigure,
     CheckedGroup,
+    CheckTiming,
     RequestCounts,
     ServeCheck,
     checked_latencies,
     checked_share,
     checked_utilisation,
 )
+from gpuwise.serving.engine_server import EngineServer
 from gpuwise.serving.group_server import GroupServer, PackedServer
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.served import Served, capacity_of
+from gpuwise.serving.windowed import WindowPolicy
 from gpuwise.units import format_duration
 
 if TYPE_CHECKING:
     from gpuwise.api.serving_load import CheckPlan
-    from gpuwise.runtime.serving.server import LoadReplay, ServedModel
+    from gpuwise.runtime.serving.server import LoadReplay
+    from gpuwise.runtime.serving.timing import TimeableModel
+    from gpuwise.serving.profile import PassProfile
 
-ENGINES = {GroupServer: "pytorch", PackedServer: "transformers"}
+ENGINES = {GroupServer: "pytorch", PackedServer: "transformers", EngineServer: "llama.cpp"}
 LATE = 0.05  # of the median latency, by which a client may be late before the result says so
 
 
@@ -42,11 +48,15 @@ def serve_here(plan: CheckPlan, *, progress: Callable[[str], None]) -> ServeChec
     """Builds the model, serves the load, and compares. Errors of the job's own code become JobError."""
     from gpuwise.runtime.build.failure import job_failure
 
-    load = plan.load
+    load, profile = plan.load, None
     doing = "its first passes"
     try:
         progress(doing)
-        with _replaying(plan) as replayed:
+        with _replaying(plan) as (replayed, timed):
+            if plan.profiles:
+                doing = "timing its passes"
+                progress(doing)
+                profile = timed()
             span_s = plan.server.served(load).span_s
             before = machine_load()
             doing = f"serving {len(load):,} requests, about {format_duration(span_s)}"
@@ -62,12 +72,22 @@ def serve_here(plan: CheckPlan, *, progress: Callable[[str], None]) -> ServeChec
                 outcome = replace(outcome, interrupted=flood.interrupted)
     except Exception as error:  # the job's own code may raise anything
         raise job_failure(error, plan.job, doing=doing, part=plan.job.generate or plan.job.loss) from error
-    return compared(plan, outcome, capacity, disturbed=tuple(disturbances(before, machine_load())))
+    disturbed = tuple(disturbances(before, machine_load()))
+    result = compared(plan, outcome, capacity, disturbed=disturbed)
+    if profile is None:
+        return result
+    timed_plan = replace(plan, server=plan.server.timed(profile))
+    timing = CheckTiming(profile, result.latency, result.capacity, result.saturation_rate)
+    return replace(compared(timed_plan, outcome, capacity, disturbed=disturbed), timing=timing)
 
 
 @contextmanager
-def _replaying(plan: CheckPlan) -> Iterator[Callable[[Requests, bool], LoadReplay]]:
-    """The function that serves a load, with or (True) without a limit of the queue, once its model is warm."""
+def _replaying(plan: CheckPlan) -> Iterator[tuple[Callable[[Requests, bool], LoadReplay], Callable[[], PassProfile]]]:
+    """Once the model is warm: the function that serves a load, with or (True) without a limit of the queue, and the one that
+    times passes of the same server."""
+    from gpuwise.runtime.serving.timing import time_engine, time_groups
+    from gpuwise.runtime.serving.waiting_line import RealClock
+
     if isinstance(plan.server, PackedServer):
         import torch
 
@@ -75,14 +95,36 @@ def _replaying(plan: CheckPlan) -> Iterator[Callable[[Requests, bool], LoadRepla
 
         device = torch.device(torch_device(plan.device.chip))
         with PackedEngine(plan.job, plan.forecast.strategy, device, plan.server.policy) as engine:
-            yield lambda load, unlimited: engine.replay(load)
+            server = plan.server
+            yield (
+                lambda load, unlimited: engine.replay(load),
+                lambda: time_engine(engine.replay, server.served, server.policy, plan.load, RealClock()),
+            )
+        return
+    if isinstance(plan.server, EngineServer):
+        import torch
+
+        from gpuwise.runtime.serving.llama_cpp import LlamaCppEngine
+
+        slots, threads = plan.server, torch.get_num_threads()
+        with LlamaCppEngine(
+            plan.job, mix=slots.format.mix, policy=slots.policy, context=slots.context, threads=threads
+        ) as llama:
+            yield (
+                lambda load, unlimited: llama.replay(load, queue=None if unlimited else slots.policy.queue),
+                lambda: time_engine(partial(llama.replay, queue=None), slots.served, slots.policy, plan.load, RealClock()),
+            )
         return
     from gpuwise.runtime.serving.server import replay
 
     assert isinstance(plan.server, GroupServer)
     model, policy = _model(plan), plan.server.policy
     endless = replace(policy, queue=None, patience_s=inf)
-    yield lambda load, unlimited: replay(load, model, endless if unlimited else policy)
+    times, idle_s = plan.server.times, 1 / plan.rate_per_s
+    yield (
+        lambda load, unlimited: replay(load, model, endless if unlimited else policy),
+        lambda: time_groups(model, times, plan.load, partial(replay, policy=WindowPolicy(1)), RealClock(), idle_s=idle_s),
+    )
 
 
 def compared(plan: CheckPlan, outcome: LoadReplay, capacity: float | None, *, disturbed: tuple[Note, ...] = ()) -> ServeCheck:
@@ -101,7 +143,11 @@ def compared(plan: CheckPlan, outcome: LoadReplay, capacity: float | None, *, di
         device=plan.device.chip.id,
         precision=plan.forecast.strategy.precision,
         generates=plan.generates,
-        settings={"engine": ENGINES[type(server)], **server.settings, "seed": plan.shape.seed},
+        settings={
+            "engine": plan.graphs.name if plan.graphs else ENGINES[type(server)],
+            **server.settings,
+            "seed": plan.shape.seed,
+        },
         rate_per_s=plan.rate_per_s,
         lengths=_lengths(plan),
         limits=plan.limits,
@@ -126,7 +172,7 @@ def compared(plan: CheckPlan, outcome: LoadReplay, capacity: float | None, *, di
     )
 
 
-def _model(plan: CheckPlan) -> ServedModel:
+def _model(plan: CheckPlan) -> TimeableModel:
     import torch
 
     from gpuwise.runtime.serving.models import ForwardModel, GeneratingModel
@@ -136,6 +182,10 @@ def _model(plan: CheckPlan) -> ServedModel:
     strategy = plan.forecast.strategy
     if plan.generates:
         return GeneratingModel(plan.job, strategy, device, plan.load, batch=batch)
+    if plan.graphs is not None:
+        from gpuwise.runtime.serving.exported import ExportedModel
+
+        return ExportedModel(plan.job, strategy, batch=batch, runtime=plan.graphs.name)
     return ForwardModel(plan.job, strategy, device, batch=batch)
 
 
@@ -173,7 +223,7 @@ def _remarks(plan: CheckPlan, outcome: LoadReplay, measured: Served, *, most: fl
         remarks.append(notes.ended_early())
     if isfinite(plan.rate_per_s) and plan.rate_per_s > most:
         remarks.append(notes.above_capacity(rate_per_s=plan.rate_per_s, capacity_per_s=most))
-    if not plan.forecast.rests_on_measurements:
+    if not (plan.profiles or plan.forecast.rests_on_measurements):
         remarks.append(notes.machine_not_measured())
     latencies_s = _latencies_s(measured)
     if latencies_s and outcome.late_s > LATE * float(np.median(latencies_s)):

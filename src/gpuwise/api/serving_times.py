@@ -13,6 +13,8 @@ from gpuwise.cost import Forecast
 from gpuwise.cost.price import price
 from gpuwise.errors import InputError
 from gpuwise.notes import Note
+from gpuwise.serving.engine_server import EngineTimes
+from gpuwise.serving.graph_engines import GraphEngine
 from gpuwise.serving.pass_times import ForwardTimes, GenerationTimes, PackedTimes, PassTimes, sizes_up_to
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.recorded import split_communication
@@ -36,19 +38,23 @@ class ForecastTimes:
         rests_on_measurements: whether most of a pass is priced by what `gpuwise measure` measured here.
     """
 
-    times: PassTimes | PackedTimes
+    times: PassTimes | PackedTimes | EngineTimes
     strategy: Strategy
     rests_on_measurements: bool
     notes: tuple[Note, ...] = ()
 
 
-def forward_times(source: StepSource, *, batch: int, precision: str | None) -> ForecastTimes:
+def forward_times(source: StepSource, *, batch: int, precision: str | None, engine: GraphEngine | None = None) -> ForecastTimes:
     """Times of forward passes of up to `batch` samples. Errors as for gpuwise.api.forecast, and InputError where the largest
-    does not fit."""
-    forecasts = {
-        size: forecast_step(source, ON, history=False, mode="infer", micro_batch=size, precision=precision).forecast
-        for size in sizes_up_to(batch)
-    }
+    does not fit.
+
+    engine: that runs the exported graph; None (default) for plain PyTorch.
+    """
+    forecasts = {}
+    for size in sizes_up_to(batch):
+        priced = forecast_step(source, ON, history=False, mode="infer", micro_batch=size, precision=precision)
+        eager = priced.forecast
+        forecasts[size] = eager if engine is None else engine.forecast(eager, priced.trace, priced.device.chip)
     largest = forecasts[batch]
     _check_fits(largest, f"{batch:,} requests together")
     return ForecastTimes(

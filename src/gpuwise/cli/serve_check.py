@@ -17,7 +17,9 @@ from gpuwise.serving_settings import CheckSettings
 @settings_options(CheckSettings)
 @json_option
 def command(job: str, as_json: bool, **settings: Unpack[CheckSettings]) -> None:
-    """Serve JOB with plain PyTorch on this machine: the very requests of a forecast, and its latencies beside those measured.
+    """Serve JOB on this machine: the very requests of a forecast, and its latencies beside those measured.
+
+    The server is plain PyTorch, if no --engine is named.
 
     Leave the machine alone meanwhile. Ctrl-C ends it early and shows what was measured so far."""
     from gpuwise import api

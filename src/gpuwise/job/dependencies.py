@@ -13,11 +13,17 @@ _EXTRAS = {
     "scipy": "measure",
     "transformers": "hf",
     "timm": "timm",
+    "xllamacpp": "llamacpp",
+    "gguf": "llamacpp",
     "torchao": "lowbit",
     "bitsandbytes": "lowbit",
     "peft": "lowbit",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
+    "onnxruntime": "onnx",
+    "openvino": "openvino",
 }
 
 
@@ -26,7 +32,7 @@ def require(package: str, *, purpose: str) -> ModuleType:
 
     Arguments:
         package: one of those of the extras: "torch", "scipy", "transformers", "timm", "torchao", "bitsandbytes", "peft",
-            "tensorboard", "wandb".
+            "tensorboard", "wandb", "onnx", "onnxscript", "onnxruntime", "openvino", "xllamacpp", "gguf".
         purpose: what it is needed for, completing "... is needed to".
 
     Raises MissingDependencyError when it is not installed.

@@ -125,10 +125,11 @@ def assumed_rate(*, share: float) -> str:
 
 
 @kind_of_note(flag="--batch")
-def served_in_batches(*, batch: int, window_ms: float, queue: int) -> str:
+def served_in_batches(*, batch: int, window_ms: float, queue: int, engine: str = "pytorch") -> str:
     """How the server forms batches of forward passes."""
+    runs = "plain PyTorch" if engine == "pytorch" else engine
     return (
-        f"plain PyTorch runs at most {batch:,} requests together, and waits {window_ms:.3g} ms for a batch to fill; "
+        f"{runs} runs at most {batch:,} requests together, and waits {window_ms:.3g} ms for a batch to fill; "
         f"at most {queue:,} wait: --batch, --window, --queue"
     )
 
@@ -144,6 +145,24 @@ def served_in_turn(*, batch: int, queue: int) -> str:
 def served_packed(*, batch: int, tokens: int) -> str:
     """How Transformers' continuous batching serves."""
     return f"at most {batch:,} requests and {tokens:,} new tokens an iteration, which requests join as they come: --batch"
+
+
+@kind_of_note(flag="--batch")
+def served_in_slots(*, slots: int, tokens: int, queue: int) -> str:
+    """How llama.cpp serves."""
+    return (
+        f"llama.cpp has {slots:,} slots and reads up to {tokens:,} new tokens an iteration; at most {queue:,} requests wait: "
+        "--batch, --queue"
+    )
+
+
+@kind_of_note()
+def built_for_older_processors(*, built: str, processor: str) -> str:
+    """The engine's package computes with narrower instructions than the processor has, and this machine was measured with."""
+    return (
+        f"this package of llama.cpp computes with {built}, and the processor has {processor}, with which forecasts reckon: "
+        "prompts are read more slowly than forecast; one built from source has both"
+    )
 
 
 @kind_of_note()

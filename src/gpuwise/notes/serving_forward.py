@@ -34,6 +34,17 @@ def plain_pytorch(*, passes: str) -> str:
     )
 
 
+@kind_of_note(flag="--engine")
+def graph_engine(*, engine: str, versions: str) -> str:
+    """What runs the forward passes, where it is no plain PyTorch. versions: that its figures are of."""
+    return (
+        f"{engine} {versions} runs the exported graph in fp32 with a thread on each core, one pass after the other. Its "
+        "figures are factors over kernels of plain PyTorch on the same processor, and of processors alone, so that without "
+        "--on only this machine is looked at. Memory is taken to be as much. The server around it is your own, and what its "
+        "sockets, tokenizers and decoded images take is not counted; --engine changes it"
+    )
+
+
 @kind_of_note()
 def passes_are_compiled(*, chips: str) -> str:
     """Devices that run no eager passes."""

@@ -20,6 +20,16 @@ def layers_on_host(*, tokens: int, slowdown: float) -> str:
     )
 
 
+@kind_of_note(flag="--cpu-experts")
+def experts_on_host(*, tokens: int, slowdown: float) -> str:
+    """How experts on the host run. tokens: from which those chosen are copied to the card. slowdown: of the processor."""
+    return (
+        f"in passes over fewer than {tokens} tokens the host's processor multiplies with its experts, and takes {slowdown:g} "
+        "times as long as without a card (measured for whole layers, on one machine); longer ones copy over the link the "
+        "experts that some token chooses, where each is chosen as often"
+    )
+
+
 @kind_of_note(flag="--acceptance")
 def assumed_acceptance(*, acceptance: float, source: str) -> str:
     """How many of the draft's tokens are accepted was not named."""

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuwise.report.parts import BAR_CELLS, UNKNOWN, TextTable, columns, grid, heading, notes, number, percent
+from gpuwise.report.serve_timing import timing_parts
 from gpuwise.serving.check import CheckedFigure, ServeCheck
 from gpuwise.units import format_duration
 
@@ -31,6 +32,8 @@ def serve_check_report(check: ServeCheck) -> Group:
         parts += [heading("batches without waiting"), _groups(check)]
     if all(len(values) > 1 for values in check.latencies_s.values()):
         parts += [heading("latencies"), _picture(check.latencies_s)]
+    if check.timing is not None:
+        parts += timing_parts(check.timing, generates=check.generates)
     parts += [heading("requests"), grid(_counts(check))]
     parts += notes("remarks", check.remarks)
     parts += notes("assumed", check.assumptions)

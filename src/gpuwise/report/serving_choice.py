@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from gpuwise.report.parts import TextTable, columns, grid, heading, indented, notes, number
 from gpuwise.serving.apart import PromptsApart
@@ -31,7 +32,10 @@ def choice_parts(forecast: ServingForecast) -> list[RenderableType]:
     if forecast.by_rate:
         parts += [heading("cheapest by rate"), _by_rate(forecast.by_rate)]
     if served and served[0].launch:
-        parts += [heading(f"start each {served[0].device} with"), indented(command_lines(served[0].launch))]
+        launch = served[0].launch
+        is_script = "\n" in launch  # whose lines nothing may break or indent
+        parts += [heading(f"start each {served[0].device} with")]
+        parts += [Text(launch, no_wrap=True) if is_script else indented(command_lines(launch))]
         parts += [indented(words)] if (words := _model_words(forecast)) else []
     if served and isinstance(served[0].mode, PromptsApart) and served[0].mode.launch:
         parts += [heading(f"start each {served[0].mode.device} that reads prompts with")]

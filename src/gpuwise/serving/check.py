@@ -13,6 +13,7 @@ from gpuwise.json_types import finite
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.serving.instance import PERCENTILES, latencies
+from gpuwise.serving.profile import PassProfile
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.served import Served
 
@@ -57,6 +58,31 @@ class CheckedGroup:
 
 
 @dataclass(frozen=True)
+class CheckTiming:
+    """What was timed before the load, and what would have been forecast without it.
+
+    Attributes:
+        profile: of the model's passes.
+        latency, capacity, saturation_rate: as in ServeCheck, from the passes as forecast.
+    """
+
+    profile: PassProfile
+    latency: Mapping[str, Mapping[int, CheckedFigure]]
+    capacity: CheckedFigure
+    saturation_rate: Interval
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            **self.profile.to_dict(),
+            "forecast_without_timing": {
+                "latency": latency_dict(self.latency),
+                "capacity": self.capacity.to_dict(),
+                "saturation_rate": asdict(self.saturation_rate),
+            },
+        }
+
+
+@dataclass(frozen=True)
 class RequestCounts:
     """Requests of a load by how they ended.
 
@@ -98,6 +124,7 @@ class ServeCheck(Printed):
         latencies_s: measured and forecast latencies of answered requests.
         late_s: longest delay of a client behind the arrival that it was to send.
         interrupted: whether Ctrl-C ended it early; the figures are then of what had ended.
+        timing: of passes before the load, on which the forecast rests; None (default) where none were timed.
     """
 
     job: str
@@ -120,6 +147,7 @@ class ServeCheck(Printed):
     interrupted: bool = False
     assumption_notes: tuple[Note, ...] = ()
     remark_notes: tuple[Note, ...] = ()
+    timing: CheckTiming | None = None
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -142,10 +170,7 @@ class ServeCheck(Printed):
             "rate_per_s": self.rate_per_s,
             "lengths": dict(self.lengths),
             "limits": asdict(self.limits),
-            "latency": {
-                name: {f"p{percent}": figure.to_dict() for percent, figure in figures.items()}
-                for name, figures in self.latency.items()
-            },
+            "latency": latency_dict(self.latency),
             "share_within": self.share_within.to_dict(),
             "capacity": self.capacity.to_dict(),
             "saturation_rate": asdict(self.saturation_rate),
@@ -159,10 +184,16 @@ class ServeCheck(Printed):
             "assumption_notes": to_dicts(self.assumption_notes),
             "remarks": list(self.remarks),
             "remark_notes": to_dicts(self.remark_notes),
+            "timing": None if self.timing is None else self.timing.to_dict(),
         }
         plain = finite(data)
         assert isinstance(plain, dict)
         return plain
+
+
+def latency_dict(latency: Mapping[str, Mapping[int, CheckedFigure]]) -> dict[str, object]:
+    """Latencies as JSON has them, by name and "p50" and the like."""
+    return {name: {f"p{percent}": figure.to_dict() for percent, figure in figures.items()} for name, figures in latency.items()}
 
 
 def checked_latencies(forecasts: Sequence[Served], measured: Served) -> dict[str, dict[int, CheckedFigure]]:

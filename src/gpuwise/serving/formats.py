@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -93,11 +93,13 @@ class StoredWeights:
     reading_arithmetic: str = ""
 
 
-def stored(generation: Generation, format: Format | None) -> StoredWeights:
-    """The weights of a recorded model in a format; None: as recorded."""
+def stored(
+    generation: Generation, format: Format | None, *, only: Callable[[Weights], bool] = lambda weights: True
+) -> StoredWeights:
+    """The weights of a recorded model in a format, or those of them that `only` chooses; None: as recorded."""
+    sizes = [(each, size) for each, size in _sizes(generation, format) if only(each)]
     if format is None:
-        return StoredWeights(generation.weight_bytes)
-    sizes = _sizes(generation, format)
+        return StoredWeights(sum(size for _, size in sizes))
     heads = [(each, size) for each, size in sizes if each.role == HEAD or each.tied]
     products = [(each, size) for each, size in sizes if each.role == PRODUCT]
     return StoredWeights(
@@ -118,12 +120,28 @@ def stored_parts(generation: Generation, format: Format | None) -> tuple[int, in
     return embedding, head + sum(size for each, size in sizes if each.tied and each.role != HEAD), rest
 
 
+def expert_bytes(generation: Generation, format: Format | None, *, layers: int) -> tuple[int, ...]:
+    """Bytes of the experts of each of the layers that have some, in a format; None: as recorded.
+
+    layers: how many have some.
+    """
+    model = _model_shape(generation)
+    sizes = [0] * layers
+    for each in generation.weights:
+        if each.of_experts:
+            for number, size in enumerate(_bytes_in_order(each, format, model)):
+                sizes[number * layers // each.count] += size
+    return tuple(sizes)
+
+
 def _sizes(generation: Generation, format: Format | None) -> list[tuple[Weights, int]]:
     """Each of the weights with its bytes."""
-    if format is None:
-        return [(each, each.bytes) for each in generation.weights]
-    model = ggml.ModelShape.of(generation.weights, layers=sum(each.layers for each in generation.attention))
-    return [(each, _bytes(each, format, model)) for each in generation.weights]
+    model = _model_shape(generation)
+    return [(each, sum(_bytes_in_order(each, format, model))) for each in generation.weights]
+
+
+def _model_shape(generation: Generation) -> ggml.ModelShape:
+    return ggml.ModelShape.of(generation.weights, layers=sum(each.layers for each in generation.attention))
 
 
 def _mean(sizes: Sequence[tuple[Weights, int]]) -> float:
@@ -132,16 +150,16 @@ def _mean(sizes: Sequence[tuple[Weights, int]]) -> float:
     return sum(size for _, size in sizes) / elements if elements else 0.0
 
 
-def _bytes(weights: Weights, format: Format, model: ggml.ModelShape) -> int:
-    if format.mix:
-        types = ggml.types_of(weights, format.mix, model)
-        return sum(count * ggml.tensor_bytes(kind, weights.elements) for kind, count in types.items())
-    if weights.role != PRODUCT:
-        return weights.bytes
+def _bytes_in_order(weights: Weights, format: Format | None, model: ggml.ModelShape) -> list[int]:
+    """Bytes of each of equal weights, in the order of their blocks."""
+    if format is not None and format.mix:
+        return [ggml.tensor_bytes(kind, weights.elements) for kind in ggml.types_of(weights, format.mix, model)]
+    if format is None or weights.role != PRODUCT:
+        return [weights.elements * weights.element_bytes] * weights.count
     columns = weights.shape[-1]
     rows = weights.elements // columns
     scales = {0: 1.0, _PER_ROW: float(rows)}.get(format.group, 0.0) or _scales(rows, columns, format.group)
-    return weights.count * ceil((weights.elements * format.bits + scales * format.scale_bits) / 8)
+    return [ceil((weights.elements * format.bits + scales * format.scale_bits) / 8)] * weights.count
 
 
 def _scales(rows: int, columns: int, group: int) -> float:

@@ -149,7 +149,7 @@ class Generation:
         of_expert = degrees.expert_tp * degrees.expert_parallel
 
         def of_device(each: Weights) -> Weights:
-            if "experts." in each.name and "shared" not in each.name:
+            if each.of_experts:
                 return each.shared_by(of_expert)
             return each.shared_by(degrees.tp) if each.role in (EMBEDDING, HEAD, PRODUCT) else each
 

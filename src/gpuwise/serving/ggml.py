@@ -7,7 +7,6 @@ some tensors of some blocks. Blocks of a type and their bytes: ggml/src/ggml-com
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +25,7 @@ TYPES = {
     "q4_k": (256, 144),
     "q3_k": (256, 110),
     "q2_k": (256, 84),
+    "mxfp4": (32, 17),
 }
 # Mix: the type of tensors that no rule names.
 MIXES = {
@@ -41,6 +41,7 @@ MIXES = {
     "q3_k_l": "q3_k",
     "q3_k_m": "q3_k",
     "q2_k": "q2_k",
+    "mxfp4": "mxfp4",  # of experts; MXFP4_MOE of the quantizer, and the files of gpt-oss
 }
 WIDE = ("f16",)  # mixes that nothing is rounded in
 # What stands in for a type whose blocks do not divide the rows of a tensor.
@@ -50,6 +51,7 @@ _KEYS = re.compile(r"(\bk_proj|\bkey|attention\.k)\.weight$")
 _VALUES = re.compile(r"(\bv_proj|\bvalue|attention\.v)\.weight$")
 _DOWN = re.compile(r"(\bdown_proj|\bdown|\bfc2|\bw2|dense_4h_to_h|mlp\.c_proj)(\.weight)?$")
 _OUTPUT = re.compile(r"(\bo_proj|\bout_proj|attention\.out|attention\.dense|attn\.c_proj)\.weight$")
+_POSITIONS = re.compile(r"(\bpositions|\bwpe|\bembed_positions|\bposition_embeddings)\.weight$")  # never rounded
 _JOINT = re.compile(r"(\bqkv|qkv_proj|query_key_value|c_attn)\.weight$")
 _EXPERTS_WITH_Q8 = 8  # mixtures of so many experts have keys and values in q8_0
 _LAYERS_OF_70B = 80  # Llama's 70B, whose values get more bits
@@ -80,16 +82,18 @@ class ModelShape:
         return cls(max(layers, 1), experts, max(grouped, 1))
 
 
-def types_of(weights: Weights, mix: str, model: ModelShape) -> Counter[str]:
-    """How many of equal weights have each type in a file of the mix."""
-    if weights.role == OTHER or len(weights.shape) < 2:
-        return Counter({"f32": weights.count})
-    chosen: Counter[str] = Counter()
-    for number in range(weights.count):
-        # Experts follow each other in a block.
-        block = number * model.layers // weights.count if weights.count > model.layers else number
-        chosen[_fitting(_type(weights, mix, block, model), weights.shape[-1])] += 1
-    return chosen
+def types_of(weights: Weights, mix: str, model: ModelShape) -> list[str]:
+    """The type of each of equal weights in a file of the mix, in the order of their blocks."""
+    # Experts follow each other in a block.
+    blocks = [n * model.layers // weights.count if weights.count > model.layers else n for n in range(weights.count)]
+    return [type_of(weights, mix, block, model) for block in blocks]
+
+
+def type_of(weights: Weights, mix: str, block: int, model: ModelShape) -> str:
+    """The type of those of equal weights that are in one block, in a file of the mix."""
+    if weights.role == OTHER or len(weights.shape) < 2 or _POSITIONS.search(weights.name):
+        return "f32"
+    return _fitting(_type(weights, mix, block, model), weights.shape[-1])
 
 
 def tensor_bytes(kind: str, elements: int) -> int:
@@ -102,6 +106,8 @@ def _type(weights: Weights, mix: str, block: int, model: ModelShape) -> str:
     base, name = MIXES[mix], weights.name
     if mix in WIDE:
         return base
+    if mix == "mxfp4":
+        return base if weights.of_experts else "q8_0"
     if weights.role == HEAD or weights.tied:
         return "q8_0" if base == "q8_0" or weights.shape[-1] % TYPES[base][0] else "q6_k"
     if weights.role == EMBEDDING:

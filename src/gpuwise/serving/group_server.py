@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -12,12 +13,22 @@ from gpuwise.cost.forecast import Interval
 from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.pass_times import PackedTimes, PassTimes
 from gpuwise.serving.policy import BatchingPolicy
+from gpuwise.serving.profile import CorrectedIterations, PassProfile, corrected_groups, corrected_iterations
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.saturation import Limits, saturation_rate
 from gpuwise.serving.served import Served, capacity_of
-from gpuwise.serving.windowed import GroupTime, Seconds, WindowPolicy, serve_groups
+from gpuwise.serving.windowed import NO_COSTS, GroupTime, Seconds, ServerCosts, WindowPolicy, serve_groups
 
 COUNT = 1000  # requests of the loads that search a rate
+
+
+class SpreadTimes(Protocol):
+    """Times of passes of any kind."""
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Low and high of measured over forecast times of passes."""
+        ...
 
 
 class CheckedServer(ABC):
@@ -28,7 +39,7 @@ class CheckedServer(ABC):
         policy: how it forms batches.
     """
 
-    times: PassTimes | PackedTimes
+    times: SpreadTimes
     policy: WindowPolicy | BatchingPolicy
 
     @property
@@ -45,6 +56,10 @@ class CheckedServer(ABC):
     @abstractmethod
     def unlimited(self) -> CheckedServer:
         """The same server, which turns nobody away."""
+
+    @abstractmethod
+    def timed(self, profile: PassProfile) -> CheckedServer:
+        """The same server, whose passes take what was timed."""
 
     @abstractmethod
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
@@ -81,29 +96,42 @@ class CheckedServer(ABC):
 
 @dataclass(frozen=True)
 class GroupServer(CheckedServer):
-    """A server that runs whole requests together."""
+    """A server that runs whole requests together.
+
+    Attributes:
+        costs: what it adds to passes; by default nothing.
+    """
 
     times: PassTimes
     policy: WindowPolicy
+    costs: ServerCosts = NO_COSTS
 
     @property
     def unlimited(self) -> GroupServer:
-        return GroupServer(self.times, WindowPolicy(self.policy.batch))
+        return replace(self, policy=WindowPolicy(self.policy.batch))
+
+    def timed(self, profile: PassProfile) -> GroupServer:
+        """The same server, with what was timed of it."""
+        return replace(self, times=corrected_groups(self.times, profile), costs=profile.costs)
 
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
-        return serve_groups(load, _scaled(self.times.group_s(load), factor), self.policy)
+        return serve_groups(load, _scaled(self.times.group_s(load), factor), self.policy, costs=self.costs.scaled(factor))
 
 
 @dataclass(frozen=True)
 class PackedServer(CheckedServer):
     """A server whose requests join and leave the batch at every iteration."""
 
-    times: PackedTimes
+    times: PackedTimes | CorrectedIterations
     policy: BatchingPolicy
 
     @property
     def unlimited(self) -> PackedServer:
         return PackedServer(self.times, replace(self.policy, queue=None))
+
+    def timed(self, profile: PassProfile) -> PackedServer:
+        """The same server, with what was timed of it. Its iterations carry all that it adds."""
+        return replace(self, times=corrected_iterations(self.times, profile))
 
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
         return Instance(self.times, self.policy, self.spread).served(load, factor=factor)

@@ -6,6 +6,7 @@ import json
 import shlex
 
 GPU_LAYERS = "--n-gpu-layers"
+UNKNOWN_DRAFT = "DRAFT"  # where the user must know it
 LOOKUP = "ngram"  # a draft that looks the next tokens up in the text so far
 
 
@@ -15,6 +16,11 @@ def with_host_layers(line: str, gpu_layers: int) -> str:
     words = shlex.split(line)
     words[words.index(GPU_LAYERS) + 1 : words.index(GPU_LAYERS) + 2] = [str(gpu_layers), "--no-mmap"]
     return shlex.join(words)
+
+
+def with_host_experts(line: str, layers: int) -> str:
+    """llama-server with the experts of so many of the first layers on the host, page-locked, too."""
+    return f"{line} --n-cpu-moe {layers} --no-mmap"  # ggml-org/llama.cpp#15077
 
 
 def with_draft(line: str, engine: str, draft: str, draft_tokens: int) -> str:
@@ -42,6 +48,31 @@ def with_draft(line: str, engine: str, draft: str, draft_tokens: int) -> str:
         mix = shlex.split(line)[shlex.split(line).index("--model") + 1].rpartition("-")[2]
         model_file = shlex.quote(f"{draft.rpartition('/')[2]}-{mix}")
         return f"{line} --model-draft {model_file} --spec-draft-n-max {draft_tokens} --spec-draft-p-min 0"
+    return ""
+
+
+def with_own_draft(line: str, engine: str, kind: str, draft_tokens: int) -> str:
+    """The line with a draft that is a part of the model; "" where the engine's flags are not known.
+
+    kind: of gpuwise.serving.own_draft. TensorRT-LLM has drafts in a file of options, not in flags.
+    """
+    if not line:
+        return ""
+    if engine == "vllm":
+        # https://docs.vllm.ai/en/latest/features/speculative_decoding/mtp/ and eagle/
+        model = {"model": UNKNOWN_DRAFT} if kind == "eagle3" else {}
+        config = json.dumps({"method": kind, **model, "num_speculative_tokens": draft_tokens})
+        return f"{line} --speculative-config {shlex.quote(config)}"
+    if engine == "sglang":
+        # https://docs.sglang.io/advanced_features/speculative_decoding.html; one chain of tokens, the model's own one included
+        path = ["--speculative-draft-model-path", UNKNOWN_DRAFT] if kind == "eagle3" else []
+        words = ["--speculative-algorithm", "EAGLE3" if kind == "eagle3" else "NEXTN", *path, "--speculative-num-steps"]
+        words += [str(draft_tokens), "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(draft_tokens + 1)]
+        return f"{line} {shlex.join(words)}"
+    if engine == "llama.cpp":
+        # ggml-org/llama.cpp#22673 (May 2026) and #18039
+        file = f"--model-draft {UNKNOWN_DRAFT}.gguf " if kind == "eagle3" else ""
+        return f"{line} {file}--spec-type draft-{kind} --spec-draft-n-max {draft_tokens} --spec-draft-p-min 0"
     return ""
 
 

@@ -29,7 +29,11 @@ def split(family: TraceFamily) -> tuple[np.ndarray, np.ndarray]:
 
 def part_of(family: TraceFamily, chosen: np.ndarray) -> TraceFamily:
     """The family of the chosen operations alone."""
-    at = chosen[family.sequence.operation]
+    return part_at(family, chosen[family.sequence.operation])
+
+
+def part_at(family: TraceFamily, at: np.ndarray) -> TraceFamily:
+    """The family of some positions of the sequence alone. at: whether each belongs to it, shape (positions,)."""
     sequence = OperationSequence(*(column[at] for column in vars(family.sequence).values()))
     storages = Storages(*(column[:0] for column in vars(family.storages).values()))
     return replace(family, sequence=sequence, storages=storages)

@@ -82,9 +82,9 @@ class GenerationTimes:
         def of_group(group: Sequence[int]) -> tuple[float, NDArray[np.float64]]:
             outputs = load.output_tokens[group]
             prompt = int(load.input_tokens[group].max())
-            first_s = float(_between_both(self.reading, len(group), [prompt])[0])
+            first_s = float(between_both(self.reading, len(group), [prompt])[0])
             past = np.arange(prompt, prompt + int(outputs.max()) - 1)
-            ends_s = np.concatenate([[first_s], first_s + np.cumsum(_between_both(self.writing, len(group), past))])
+            ends_s = np.concatenate([[first_s], first_s + np.cumsum(between_both(self.writing, len(group), past))])
             return first_s, ends_s[outputs - 1]
 
         return of_group
@@ -108,7 +108,7 @@ class PackedTimes:
     def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float:
         new = sequences + sum(tokens for tokens, _ in chunks)
         past = past_tokens + sum(tokens for _, tokens in chunks)
-        return float(_between_both(self.passes, new, [past])[0])
+        return float(between_both(self.passes, new, [past])[0])
 
 
 def sizes_up_to(most: int, *, least: int = 1) -> list[int]:
@@ -117,9 +117,10 @@ def sizes_up_to(most: int, *, least: int = 1) -> list[int]:
     return sorted({1, *powers, most})
 
 
-def _between_both(
+def between_both(
     table: Mapping[int, Mapping[int, Interval]], sequences: int, tokens: Sequence[int] | NDArray[np.int64]
 ) -> NDArray[np.float64]:
+    """The values of a table at some numbers of tokens, linear between those of its rows and columns."""
     points = sorted(table)
     by_sequences = np.stack([_between(table[point], tokens) for point in points])
     high = min(int(np.searchsorted(points, sequences)), len(points) - 1)

@@ -72,6 +72,15 @@ class Served:
         return float(np.mean(within))
 
 
+def span_with_work_s(arrival_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> float:
+    """Seconds in which some request has arrived and not ended. Requests whose end is NaN do not count."""
+    ended = ~np.isnan(end_s)
+    order = np.argsort(arrival_s[ended], kind="stable")
+    starts, ends = arrival_s[ended][order], np.maximum.accumulate(end_s[ended][order])
+    idle_before = np.maximum(starts[1:] - ends[:-1], 0.0)
+    return float(ends[-1] - starts[0] - idle_before.sum()) if len(ends) else 0.0
+
+
 def capacity_of(served: Served) -> float:
     """Requests a second that end while others wait, from a load whose requests come all at once.
 

@@ -39,6 +39,11 @@ class Weights:
         """Bytes of all of them, as recorded."""
         return self.count * self.elements * self.element_bytes
 
+    @property
+    def of_experts(self) -> bool:
+        """Whether they belong to experts of which a router chooses some, by their name."""
+        return "experts." in self.name and "shared" not in self.name
+
     def shared_by(self, devices: int) -> Weights:
         """The part of one of several devices that share them without remainder."""
         rows, *columns = self.shape or (1,)

@@ -48,6 +48,37 @@ class WindowPolicy:
             raise InputError("Clients must wait longer than the window, or no batch would have others to wait for.")
 
 
+@dataclass(frozen=True)
+class ServerCosts:
+    """What a real server adds to the passes of its model.
+
+    Attributes:
+        idle_s: seconds that batches took longer than the median after an idle moment: the server wakes up, caches have gone
+            cold. Each batch that meets an idle server draws one; empty (default) for 0.
+        between_s: seconds between two batches.
+        jitter: factors of the passes' seconds. Each batch that meets a busy server draws one; empty (default) for 1.
+    """
+
+    idle_s: tuple[float, ...] = ()
+    between_s: float = 0.0
+    jitter: tuple[float, ...] = ()
+
+    def scaled(self, factor: float) -> ServerCosts:
+        """The same with so many times the seconds."""
+        return ServerCosts(tuple(factor * seconds for seconds in self.idle_s), factor * self.between_s, self.jitter)
+
+    def draws(self, count: int) -> tuple[list[float], list[float]]:
+        """For so many batches, the same ones every time: seconds added to one that meets an idle server, and the factor of
+        one that meets a busy server."""
+        rng = np.random.default_rng(0)
+        idle_s: list[float] = rng.choice(self.idle_s or (0.0,), count).tolist()
+        jitter: list[float] = rng.choice(self.jitter or (1.0,), count).tolist()
+        return idle_s, jitter
+
+
+NO_COSTS = ServerCosts()
+
+
 def serve_batches(load: Requests, batch_s: Callable[[int, int], float], policy: WindowPolicy) -> Served:
     """Serves a load on one instance of a model that takes whole requests.
 
@@ -62,8 +93,9 @@ def serve_batches(load: Requests, batch_s: Callable[[int, int], float], policy: 
     return serve_groups(load, group_s, policy)
 
 
-def serve_groups(load: Requests, group_s: GroupTime, policy: WindowPolicy) -> Served:
+def serve_groups(load: Requests, group_s: GroupTime, policy: WindowPolicy, *, costs: ServerCosts = NO_COSTS) -> Served:
     """Serves a load on one instance of a model that runs some requests together, until the last token of all of them."""
+    idle_s, jitter = costs.draws(len(load))
     arrival_s = load.arrival_s.tolist()
     leave_s = (load.arrival_s + policy.patience_s).tolist()
     count = len(load)
@@ -73,6 +105,7 @@ def serve_groups(load: Requests, group_s: GroupTime, policy: WindowPolicy) -> Se
     queue: list[int] = []
     coming = 0
     while coming < count or queue:
+        idle = not queue and arrival_s[coming] > clock_s
         if not queue:
             clock_s = max(clock_s, arrival_s[coming])
             queue.append(coming)
@@ -86,6 +119,9 @@ def serve_groups(load: Requests, group_s: GroupTime, policy: WindowPolicy) -> Se
             clock_s = starts_s
         group, queue = queue[: policy.batch], queue[policy.batch :]
         first, end = group_s(group)
+        factor, added_s = (1.0, idle_s[iterations]) if idle else (jitter[iterations], 0.0)
+        added_s += costs.between_s
+        first, end = factor * first + added_s, factor * end + added_s
         first_s[group], end_s[group] = clock_s + first, clock_s + end
         seconds = end if isinstance(end, float) else float(np.max(end))
         clock_s += seconds

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from gpuwise.serving.weights import EMBEDDING, HEAD, OTHER, PRODUCT, Weights
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_INPUTS_AS_ROWS = "Conv1D"  # linear layers of Transformers' GPT-2
 # What routers are called, and the experts beside them: small products that engines keep wide.
 _ROUTERS, _EXPERTS = ("router", "gate"), "experts"
 
@@ -37,7 +38,10 @@ def weights_of(model: nn.Module) -> tuple[Weights, ...]:
     for each, (path, tensor, paths) in tensors.items():
         role = EMBEDDING if each in embeddings else _role(path, tensor, modules, words=words)
         tied = role == EMBEDDING and len(paths) > 1
-        counts[_NUMBER.sub("*", path), _local_shape(tensor), tensor.element_size(), role, tied] += 1
+        shape = _local_shape(tensor)
+        if type(modules[path.rpartition(".")[0]]).__name__ == _INPUTS_AS_ROWS:
+            shape = shape[::-1]
+        counts[_NUMBER.sub("*", path), shape, tensor.element_size(), role, tied] += 1
     return tuple(
         Weights(name, shape, count, element_bytes, role, tied)
         for (name, shape, element_bytes, role, tied), count in counts.items()
@@ -47,7 +51,7 @@ def weights_of(model: nn.Module) -> tuple[Weights, ...]:
 def _role(path: str, tensor: Tensor, modules: Container[str], *, words: int) -> str:
     """words: rows of the embedding; 0 without one."""
     above, _, name = path.rpartition(".")[0].rpartition(".")
-    if tensor.dim() < 2 or (name in _ROUTERS and f"{above}.{_EXPERTS}" in modules):
+    if tensor.dim() < 2 or path.endswith("bias") or (name in _ROUTERS and f"{above}.{_EXPERTS}" in modules):
         return OTHER
     return HEAD if tensor.shape[0] == words and not _NUMBER.search(path) else PRODUCT
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -25,16 +26,16 @@ class ForwardModel:
     """A model without a cache. A request is a sample of the job's batch; those of a batch are collated and run together."""
 
     def __init__(self, job: Job, strategy: Strategy, device: torch.device, *, batch: int) -> None:
-        if job.samples_in is not None:
-            raise UnsupportedError(
-                f"samples of {job.name or 'the job'} have no dimension of their own, so that requests cannot be collated.",
-                ["gpuwise validate JOB --mode infer"],
-            )
-        self._program = _program(job, strategy, device)
+        check_collates(job)
+        self._program = built(job, strategy, device)
         self._samples = [checked_batch(job, 1) for _ in range(SAMPLES)]
         for size in (1, batch):
             for _ in range(WARM_UPS):
                 self.answer(range(size), _nothing, _nothing)
+
+    def serving(self, load: Requests) -> ForwardModel:
+        """The same model: requests do not differ."""
+        return self
 
     def answer(self, group: Sequence[int], first: Callable[[int], None], last: Callable[[int], None]) -> None:
         self._program.infer(collated([self._samples[request % SAMPLES] for request in group]))
@@ -54,10 +55,16 @@ class GeneratingModel:
     def __init__(self, job: Job, strategy: Strategy, device: torch.device, load: Requests, *, batch: int) -> None:
         assert job.generate is not None
         self._generate, self._load = job.generate, load
-        self._program = _program(job, strategy, device)
+        self._program = built(job, strategy, device)
         for size in {1, batch}:
             for _ in range(WARM_UPS):
                 self._run(list(range(size)), int(load.input_tokens.max()), np.full(size, 3), _nothing, _nothing)
+
+    def serving(self, load: Requests) -> GeneratingModel:
+        """The same model, whose requests are those of another load."""
+        other = copy(self)
+        other._load = load
+        return other
 
     def answer(self, group: Sequence[int], first: Callable[[int], None], last: Callable[[int], None]) -> None:
         prompts = self._load.input_tokens[list(group)]
@@ -93,7 +100,17 @@ def collated(samples: Sequence[Batch]) -> Batch:
     return map_tensors(samples[0], lambda _: next(joined))
 
 
-def _program(job: Job, strategy: Strategy, device: torch.device) -> Program:
+def check_collates(job: Job) -> None:
+    """Raises UnsupportedError where samples cannot be put together into one batch."""
+    if job.samples_in is not None:
+        raise UnsupportedError(
+            f"samples of {job.name or 'the job'} have no dimension of their own, so that requests cannot be collated.",
+            ["gpuwise validate JOB --mode infer"],
+        )
+
+
+def built(job: Job, strategy: Strategy, device: torch.device) -> Program:
+    """The program of a job, whose random weights are always the same."""
     keep_freed_memory()
     torch.manual_seed(0)
     return build(job, strategy, device)
