@@ -206,7 +206,7 @@ def check_predicts(job: Job) -> None:
     from gpuwise.job.job import meta_model
 
     config = getattr(meta_model(job), "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = config if config is None or not hasattr(config, "get_text_config") else config.get_text_config()
     if not any(getattr(text, key, None) for key in MTP_KEYS):
         raise JobError(
             f"{job.name} has no layers that predict further tokens (its config's {' or '.join(MTP_KEYS)}).",
