@@ -140,6 +140,13 @@ def test_a_full_queue_turns_requests_away():
     assert served.share_within() == pytest.approx(1 - served.turned_away / 100)
 
 
+@pytest.mark.parametrize(("sequences", "queue"), [(2, 3), (3, 2), (1, 0), (4, 0)])
+def test_of_requests_that_come_at_once_as_many_are_answered_as_run_and_wait(sequences: int, queue: int):
+    load = one_token(np.zeros(60), np.full(60, 1_000))
+    policy = BatchingPolicy(1 << 40, sequences=sequences, cache_tokens=1 << 50, queue=queue)
+    assert serve(load, of_prompts_alone, policy).turned_away == 60 - sequences - queue
+
+
 def test_a_days_curve_keeps_its_mean_and_its_shape():
     rng = np.random.default_rng(6)
     arrival_s = daily(2.0, weights=[1] * 12 + [3] * 12, days=2, rng=rng)

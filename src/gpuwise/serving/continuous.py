@@ -145,11 +145,12 @@ class _Engine:
 
     def _receive(self) -> None:
         """Queues what has arrived. A full queue, or a request that the cache can never hold, turns it away."""
+        # Those who join at once do not wait in the queue. Where some wait already, the cache or the iteration has no room.
+        seats = 0 if self.waiting else self.policy.sequences - len(self.running)
         while self.coming and self.coming[0][0] <= self.clock_s:
             _, index = self.coming.popleft()
             tokens = self.inputs[index] + self.outputs[index]
-            seats = self.policy.sequences - len(self.running)  # those who join at once do not wait in the queue
-            full = self.policy.queue is not None and len(self.waiting) >= max(self.policy.queue, seats)
+            full = self.policy.queue is not None and len(self.waiting) >= self.policy.queue + seats
             if full or self.policy.blocks_of(tokens) > self.policy.blocks:
                 self._send_next()
             else:
