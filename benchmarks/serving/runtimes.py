@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from scipy.optimize import minimize
 
-from benchmarks.serving.page import publish, table_of
+from benchmarks.serving.page import error_row, publish, table_of
 from gpuwise.api.forecasting import forecast_step
 from gpuwise.api.sources import job_of, source_of
 from gpuwise.cost.forecast import Interval
@@ -178,6 +178,16 @@ def rows_of(chosen: list[Pass]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def over_pytorch(chosen: list[Pass]) -> pd.DataFrame:
+    """Passes over those of plain PyTorch, as forecast over as measured: what the factors are off by."""
+    rows = []
+    for each in chosen:
+        engine = graph_engines()[each.engine]
+        ratio = engine.pass_s(each.parts) / each.scaled_s
+        rows.append(error_row("over plain PyTorch", ratio, engine.spread, fitted=each.case.is_fitted, engine=each.engine))
+    return pd.DataFrame(rows)
+
+
 def print_fit(name: str, chosen: list[Pass]) -> None:
     of_engine = [each for each in chosen if each.engine == name]
     best = fitted(graph_engines()[name], [each for each in of_engine if each.case.is_fitted])
@@ -219,7 +229,12 @@ def main() -> None:
     for name in SESSIONS if options.fit else ():
         print_fit(name, chosen)
     rows = rows_of(chosen)
-    text = "\n\n".join([table_of(rows, ["engine", "split"]), table_of(rows, ["engine", "split", "model"])])
+    tables = [
+        table_of(over_pytorch(chosen), ["engine", "split", "figure"]),
+        table_of(rows, ["engine", "split"]),
+        table_of(rows, ["engine", "split", "model"]),
+    ]
+    text = "\n\n".join(tables)
     publish(text, BEGIN, END, write=options.write)
 
 
