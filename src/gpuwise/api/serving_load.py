@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 
 from gpuwise.api.check_server import forecast_server
-from gpuwise.api.check_settings import (
-    MOST_REQUESTS,
-    arrive_s,
-    check_used,
-    named_rate,
-    whole,
-)
+from gpuwise.api.check_settings import MOST_REQUESTS, arrive_s, check_used, named_rate, whole
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.serving_job_kinds import PYTORCH
 from gpuwise.api.serving_limits import parse_limits
