@@ -39,15 +39,15 @@ LOAD_S = 20.0
 HEADERS = ("model", "share", "requests", "figure", "p50", "forecast", "timed", "inside", "p99", "forecast", "timed", "inside")
 
 
-def llama() -> Job:
-    """Llama of 27 million parameters."""
-    config = LlamaConfig(vocabulary=8192, width=512, layers=4, heads=8, kv_heads=2, hidden=1408)
+def llama(name: str = "llama-27m", *, layers: int = 4, hidden: int = 1408) -> Job:
+    """A small Llama; by default of 27 million parameters."""
+    config = LlamaConfig(vocabulary=8192, width=512, layers=layers, heads=8, kv_heads=2, hidden=hidden)
     return Job(
         lambda: Llama(config),
         lambda n: {"tokens": torch.zeros(n, 8, dtype=torch.long)},
         lambda model, batch: model(batch["tokens"]).mean(),
         generate=generate,
-        name="llama-27m",
+        name=name,
         context_length=2048,
     )
 

@@ -14,13 +14,8 @@ import sys
 from collections.abc import Iterator
 from itertools import product
 
-import torch
-
-from benchmarks.serving.check import FEWEST, MOST, NAMES
+from benchmarks.serving.check import FEWEST, MOST, NAMES, llama
 from gpuwise.api.serving_check import serve_check
-from gpuwise.job import Job
-from gpuwise.job.models.generation import generate
-from gpuwise.job.models.llama import Llama, LlamaConfig
 from gpuwise.serving.check import CheckedFigure, ServeCheck
 from gpuwise.serving_settings import CheckSettings
 
@@ -28,27 +23,15 @@ FORMATS, SLOTS = ("gguf-f16", "gguf-q8_0", "gguf-q4_0", "gguf-q4_k_m"), (1, 4)
 HEADERS = ("weights", "slots", "requests", "figure", "forecast", "interval", "measured", "error", "inside")
 
 
-def llama() -> Job:
-    """Llama of 38 million parameters: 8 layers, 512 wide."""
-    config = LlamaConfig(vocabulary=8192, width=512, layers=8, heads=8, kv_heads=2, hidden=1536)
-    return Job(
-        lambda: Llama(config),
-        lambda n: {"tokens": torch.zeros(n, 8, dtype=torch.long)},
-        lambda model, batch: model(batch["tokens"]).mean(),
-        generate=generate,
-        name="llama-38m",
-        context_length=2048,
-    )
-
-
 def checks(weights: str, slots: int, *, share: float, seconds: float) -> Iterator[ServeCheck]:
     """All requests at once, then a share of the rate that was measured of them."""
     settings: CheckSettings = {"engine": "llama.cpp", "weights": weights, "batch": slots, "input": 64, "output": 32}
-    flood = serve_check(llama(), **settings, rate="inf", requests=FEWEST)
+    job = llama("llama-38m", layers=8, hidden=1536)
+    flood = serve_check(job, **settings, rate="inf", requests=FEWEST)
     yield flood
     assert flood.capacity.measured
     rate = share * flood.capacity.measured
-    yield serve_check(llama(), **settings, rate=f"{rate:.6f}/s", requests=min(max(round(seconds * rate), FEWEST), MOST))
+    yield serve_check(job, **settings, rate=f"{rate:.6f}/s", requests=min(max(round(seconds * rate), FEWEST), MOST))
 
 
 def rows(weights: str, slots: int, result: ServeCheck) -> Iterator[list[str]]:

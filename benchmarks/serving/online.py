@@ -39,7 +39,6 @@ DEVICES = {
 }
 ENGINES = {"vllm": "vllm", "trtllm": "tensorrt-llm", "sglang": "sglang"}
 FORMATS = {"fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4", "int4_wo": "int4"}
-_SHORT = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "int4_wo": "int4"}  # where only the products' format is stated
 FIGURES = ("ttft_s", "tpot_s", "end_s")
 A_SLOT, SHORTEST = 10, 0.8
 
@@ -134,7 +133,7 @@ def online_runs(reference: Path) -> Iterator[OnlineRun]:
             settings=settings_of_run(
                 engine=ENGINES[row.engine],
                 family=row.family,
-                precision=str(row.precision) if row.precision == row.precision else _SHORT.get(name, ""),
+                format=FORMATS.get(name, ""),
                 device=row.device,
                 measured=row.measured if row.measured == row.measured else "",
             ),

@@ -6,10 +6,11 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 _MANY = 16  # users from which the second number of `polled` counts
 _FILE = Path(__file__).with_name("online_settings.toml")
-_RUN = ("engine", "family", "precision", "device")
+_WHICH = ("engine", "family", "device", "formats", "until", "script")
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,16 @@ class OnlineSettings:
 
 
 @cache
-def _rows() -> list[dict[str, object]]:
+def _rows() -> list[dict[str, Any]]:
     return tomllib.loads(_FILE.read_text(encoding="utf-8"))["run"]
 
 
-def settings_of_run(*, engine: str, family: str, precision: str, device: str, measured: str) -> OnlineSettings:
-    """The settings of a run. measured: its day, such as 2026-04-08, or "" where it is not stated."""
-    run = {"engine": engine, "family": family, "precision": precision, "device": device}
+def settings_of_run(*, engine: str, family: str, format: str, device: str, measured: str) -> OnlineSettings:
+    """The settings of a run. format: of its weights; measured: its day, such as 2026-04-08, or "" where it is not stated."""
+    run = {"engine": engine, "family": family, "device": device}
     for row in _rows():
-        if all(name not in row or row[name] == run[name] for name in _RUN) and measured < str(row.get("until", "9999")):
-            values = {name: value for name, value in row.items() if name not in (*_RUN, "until", "script")}
-            if "polled" in values:
-                values["polled"] = tuple(values["polled"])  # type: ignore[arg-type]
-            return OnlineSettings(**values)  # type: ignore[arg-type]
+        named = all(row.get(name, value) == value for name, value in run.items()) and format in row.get("formats", [format])
+        if named and measured < row.get("until", "9999"):
+            values = {name: tuple(value) if name == "polled" else value for name, value in row.items() if name not in _WHICH}
+            return OnlineSettings(**values)
     return OnlineSettings()

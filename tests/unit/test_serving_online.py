@@ -12,14 +12,14 @@ from gpuwise.serving.policy import BatchingPolicy
 
 
 def test_settings_by_engine_precision_device_and_day():
-    run = {"engine": "vllm", "family": "minimax-m2.5", "precision": "fp8", "device": "B200 SXM"}
+    run = {"engine": "vllm", "family": "minimax-m2.5", "format": "fp8", "device": "B200 SXM"}
     assert settings_of_run(**run, measured="2026-04-03") == OnlineSettings(memory_share=0.95)
     assert settings_of_run(**run, measured="2026-04-08") == OnlineSettings(cache="fp8", batched_prompts=2)
     assert settings_of_run(**{**run, "device": "H100 SXM"}, measured="") == OnlineSettings(sequences=256)
     sglang = {"engine": "sglang", "family": "qwen3.5-397b-a17b", "device": "B200 SXM", "measured": ""}
-    assert settings_of_run(**sglang, precision="bf16").cache == ""
-    assert settings_of_run(**sglang, precision="fp8").cache == "fp8"
-    assert settings_of_run(**{**sglang, "family": "qwen3-32b"}, precision="fp8") == OnlineSettings()
+    assert settings_of_run(**sglang, format="").cache == ""
+    assert settings_of_run(**sglang, format="fp8-block").cache == "fp8"
+    assert settings_of_run(**{**sglang, "family": "qwen3-32b"}, format="fp8-block") == OnlineSettings()
     assert OnlineSettings(batched_prompts=2).tokens(8192) == 16_384
     assert OnlineSettings().tokens(8192) is None
 
