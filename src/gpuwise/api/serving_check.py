@@ -32,7 +32,7 @@ def serve_check(
                 limits, as forecast.
             requests, duration: how many are sent, or for how long. None (default) takes LOAD_S seconds, at least FEWEST and at
                 most MOST requests.
-            engine: "pytorch" (default), "transformers" or "llama.cpp".
+            engine: "pytorch" (default), "transformers", "llama.cpp", "onnxruntime" or "openvino".
             weights: format of weights in llama.cpp, such as "gguf-q8_0". Default "gguf-q4_k_m".
             batch: most requests of a pass. Default BATCH; 1 for a model that generates, whose prompts must otherwise be equally
                 long (spread=0); PACKED in Transformers, 4 in llama.cpp.

@@ -5,15 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
 from gpuwise.cost.forecast import Interval
 from gpuwise.serving.instance import Instance, LoadShape
-from gpuwise.serving.pass_times import PackedTimes, PassTimes
+from gpuwise.serving.pass_times import PassTimes
 from gpuwise.serving.policy import BatchingPolicy
-from gpuwise.serving.profile import CorrectedIterations, PassProfile, corrected_groups, corrected_iterations
+from gpuwise.serving.profile import PassProfile, corrected_groups, corrected_iterations
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.saturation import Limits, saturation_rate
 from gpuwise.serving.served import Served, capacity_of
@@ -29,6 +29,12 @@ class SpreadTimes(Protocol):
     def spread(self) -> tuple[float, float]:
         """Low and high of measured over forecast times of passes."""
         ...
+
+
+class SpreadIterations(SpreadTimes, Protocol):
+    """Times of iterations."""
+
+    def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float: ...
 
 
 class CheckedServer(ABC):
@@ -119,22 +125,27 @@ class GroupServer(CheckedServer):
 
 
 @dataclass(frozen=True)
-class PackedServer(CheckedServer):
+class IterationServer(CheckedServer):
     """A server whose requests join and leave the batch at every iteration."""
 
-    times: PackedTimes | CorrectedIterations
+    times: SpreadIterations
     policy: BatchingPolicy
 
     @property
-    def unlimited(self) -> PackedServer:
-        return PackedServer(self.times, replace(self.policy, queue=None))
+    def unlimited(self) -> Self:
+        return replace(self, policy=replace(self.policy, queue=None))
 
-    def timed(self, profile: PassProfile) -> PackedServer:
+    def timed(self, profile: PassProfile) -> Self:
         """The same server, with what was timed of it. Its iterations carry all that it adds."""
         return replace(self, times=corrected_iterations(self.times, profile))
 
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
         return Instance(self.times, self.policy, self.spread).served(load, factor=factor)
+
+
+@dataclass(frozen=True)
+class PackedServer(IterationServer):
+    """Transformers' continuous batching."""
 
 
 def _scaled(group_s: GroupTime, factor: float) -> GroupTime:
