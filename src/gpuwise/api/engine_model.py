@@ -13,11 +13,13 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
+from gpuwise.serving.continuous import IterationTime
 from gpuwise.serving.engines import Engine
 from gpuwise.serving.formats import CacheFormat, Format, stored
 from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.launch_modes import across_machines
 from gpuwise.serving.modes import ServingMode
+from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.sharing import Degrees, has_experts
 from gpuwise.serving.step_time import EngineStep
 
@@ -105,6 +107,10 @@ class EngineModel:
         )
         most = policy.batched_tokens + policy.sequences
         step = EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights, most_tokens=most)
+        return self._served_by(step, policy)
+
+    def _served_by(self, step: IterationTime, policy: BatchingPolicy) -> Instance:
+        """An instance with these iterations, and the engine's intervals."""
         return Instance(step, policy, self.engine.spread, first_token_spread=self.engine.first_token_spread)
 
     def mode(self, device: Device) -> ServingMode | None:

@@ -117,7 +117,7 @@ class HostedExperts(BesideHost):
             width=generation.width,
             link_bytes_per_s=self._link_bytes_per_s(device),
         )
-        return Instance(step, self._policy(cache_tokens), self.engine.spread)
+        return self._served_by(step, self._policy(cache_tokens))
 
     def _shape(self, generation: Generation) -> ExpertShape:
         shape = expert_shape(generation)

@@ -99,7 +99,7 @@ class HostedModel(BesideHost):
             split.gpu_layers,
             self._link_bytes_per_s(device),
         )
-        return Instance(step, self._policy(cache_tokens), self.engine.spread)
+        return self._served_by(step, self._policy(cache_tokens))
 
     def _step(self, device: Device, generation: Generation) -> EngineStep:
         weights = stored(generation, self.format)
