@@ -38,6 +38,7 @@ FLOORS = [
     {"serving"},
     {"results"},
     {"report"},
+    {"runs"},
     {"job"},
     {"runtime"},
     {"tracing"},
