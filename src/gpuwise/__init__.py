@@ -38,6 +38,7 @@ _HOME = {
     "compare": "gpuwise.api",
     "scale": "gpuwise.api",
     "plan": "gpuwise.api",
+    "launch": "gpuwise.api",
     "serve_plan": "gpuwise.api",
     "Trainer": "gpuwise.api",
     "train": "gpuwise.api",
@@ -56,7 +57,7 @@ _HOME = {
 
 # Names that are both a verb of the API and a package of the same name: the package is made callable, so that
 # `gpuwise.plan(...)` and `import gpuwise.plan.search` both work, in whatever order they come.
-_CALLABLE_PACKAGES = ("measure", "plan")
+_CALLABLE_PACKAGES = ("launch", "measure", "plan")
 
 __all__ = ["__version__", *_HOME]
 
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from gpuwise.api import fit as fit
     from gpuwise.api import forecast as forecast
     from gpuwise.api import kernel as kernel
+    from gpuwise.api import launch as launch
     from gpuwise.api import measure as measure
     from gpuwise.api import memory_timeline as memory_timeline
     from gpuwise.api import offers as offers

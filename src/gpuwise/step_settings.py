@@ -46,6 +46,7 @@ class Setting:
         metavar: what stands for a value without choices. "N" by default.
         off_switch: whether a switch can be turned off, too: --compile/--no-compile. False by default.
         only_training: whether a forward pass has no use for it. False by default.
+        repeatable: whether the flag may stand several times; the keyword is a sequence. False by default.
     """
 
     help: str
@@ -53,6 +54,7 @@ class Setting:
     metavar: str = "N"
     off_switch: bool = False
     only_training: bool = False
+    repeatable: bool = False
 
 
 class JobSizes(TypedDict, total=False):

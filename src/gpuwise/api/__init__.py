@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gpuwise.api.forecasting import forecast, memory_timeline
     from gpuwise.api.installation import doctor
     from gpuwise.api.kernels import kernel, roofline
+    from gpuwise.api.launching import launch, start_launch
     from gpuwise.api.listings import chips, offers, unpriced_offers
     from gpuwise.api.measuring import measure
     from gpuwise.api.planning import plan
@@ -34,6 +35,7 @@ __getattr__ = lazily(
         "forecasting": ("forecast", "memory_timeline"),
         "installation": ("doctor",),
         "kernels": ("kernel", "roofline"),
+        "launching": ("launch", "start_launch"),
         "listings": ("chips", "offers", "unpriced_offers"),
         "measuring": ("measure",),
         "planning": ("plan",),
@@ -57,6 +59,7 @@ __all__ = [
     "fit",
     "forecast",
     "kernel",
+    "launch",
     "measure",
     "memory_timeline",
     "offers",
@@ -66,6 +69,7 @@ __all__ = [
     "scale",
     "serve_check",
     "serve_plan",
+    "start_launch",
     "step_timeline",
     "sweep",
     "train",

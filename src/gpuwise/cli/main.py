@@ -26,6 +26,7 @@ VERBS = {
     "serve-plan": "What serving a model takes: instances, latencies, dollars.",
     "serve-check": "Serve a job on this machine, with the forecast beside what was measured.",
     "train": "Run a job on this machine, as planned.",
+    "launch": "A plan as files for Slurm, torchrun, ssh and clouds, and those started.",
     "validate": "Forecasts held against real steps on this machine.",
     "measure": "What this machine really does, next to its datasheet.",
     "chips": "The chips of the catalog.",

@@ -48,6 +48,7 @@ class SettingOption(click.Option):
             help=setting.help,
             default=None,
             is_flag=kind is bool,
+            multiple=setting.repeatable,
             type=None if kind is bool else click.Choice(setting.choices) if setting.choices else of_value,
             metavar=None if kind is bool or setting.choices else setting.metavar,
         )

@@ -29,18 +29,23 @@ _HEADER = "# A plan made by gpuwise. `gpuwise train --plan` runs it.\n\n"
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Writes a temporary file, syncs and renames it, so that the file is complete or unchanged. Raises InputError."""
-    tables = {name: to_plain(value) for name, value in _items(plan).items() if value is not None}
-    tables["strategy"] = to_plain({**_items(plan.strategy), **_items(plan.host)})  # one table of the file
-    del tables["host"]
-    text = _HEADER + tomli_w.dumps({"format": FORMAT, "version": VERSION, **tables, "end": _END})
     try:
         with written_whole(path) as file:
-            file.write(text.encode(errors="replace"))  # a file name may contain bytes that are no text
+            file.write(plan_bytes(plan))
     except OSError as error:
         raise InputError(
             f"cannot write the plan to {path}: {error.strerror or error}.",
             ["name a file in a folder that exists and can be written"],
         ) from None
+
+
+def plan_bytes(plan: Plan) -> bytes:
+    """The content of a plan's file."""
+    tables = {name: to_plain(value) for name, value in _items(plan).items() if value is not None}
+    tables["strategy"] = to_plain({**_items(plan.strategy), **_items(plan.host)})  # one table of the file
+    del tables["host"]
+    text = _HEADER + tomli_w.dumps({"format": FORMAT, "version": VERSION, **tables, "end": _END})
+    return text.encode(errors="replace")  # a file name may contain bytes that are no text
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:

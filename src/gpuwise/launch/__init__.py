@@ -1,0 +1,4 @@
+"""A plan as files that other tools start: Slurm, torchrun, ssh, clouds.
+
+A Launch says what to start; a target is a pure function from it to the text of files. Nothing is run or sent here.
+"""
