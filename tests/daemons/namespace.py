@@ -80,9 +80,7 @@ class Namespace:
         command = ["unshare", *_SPACES, "--fork", "--mount-proc", "--kill-child", "bash", "-c", _FIRST]
         names = {"HOST": HOST, "ADDRESS": ADDRESS, "PACKAGES": str(packages.folder()), "FOLDER": str(self.folder)}
         pipe = subprocess.PIPE
-        self._unshare = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **names}
-        )
+        self._unshare = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **names})
         assert self._unshare.stdout is not None
         if self._unshare.stdout.readline() != "ready\n":
             raise DaemonError(f"no namespace: {self._unshare.communicate()[1]}")
@@ -105,7 +103,9 @@ class Namespace:
         command = [*self.command("env", f"--chdir={cwd or self.folder}", *argv)]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=250)
         if check and done.returncode:
-            raise DaemonError(f"{' '.join(map(str, argv))} ended with {done.returncode}: {done.stdout}{done.stderr}{self.logs()}")
+            raise DaemonError(
+                f"{' '.join(map(str, argv))} ended with {done.returncode}: {done.stdout}{done.stderr}{self.logs()}"
+            )
         return done
 
     def logs(self, lines: int = 15) -> str:

@@ -83,7 +83,9 @@ class Slurm:
         def reached() -> bool:
             job.update(self.job(number))
             if job["JobState"] not in (state, *_ACTIVE):
-                raise DaemonError(f"job {number} is {job['JobState']} ({job.get('Reason')}, {job.get('ExitCode')}), not {state}")
+                raise DaemonError(
+                    f"job {number} is {job['JobState']} ({job.get('Reason')}, {job.get('ExitCode')}), not {state}"
+                )
             return job["JobState"] == state
 
         until(reached, timeout_s=timeout_s, what=f"job {number} {state}")
