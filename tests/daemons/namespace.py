@@ -1,4 +1,4 @@
-"""Daemons in namespaces of their own: they see their packages in /usr and /etc, one network address and each other; they end together."""
+"""Daemons in namespaces of their own: with their packages in /usr and /etc, and one network address. They end together."""
 
 from __future__ import annotations
 
