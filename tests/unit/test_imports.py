@@ -32,6 +32,7 @@ FLOORS = [
         "serving_settings",
     },
     {"hardware"},
+    {"refresh"},
     {"trace"},
     {"cost"},
     {"plan"},
