@@ -103,19 +103,24 @@ def refreshed_files() -> tuple[Path, ...]:
 def read_list(path: Path) -> RefreshedList:
     """A kept list. Raises FileFormatError for a file that is not as it was written."""
     try:
-        digest, _, body = read_regular(path, limit_bytes=LARGEST_BYTES).partition(b"\n")
-        if sha256(body.removesuffix(b"\n")).hexdigest().encode() != digest:
-            raise ValueError("its digest differs")
-        values = parse_json(body)
-        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
-            raise ValueError("it is no price list of gpuwise")
-        if values.pop("version", None) != VERSION:
-            raise ValueError("it is of another version of gpuwise")
-        return _checked(values)
+        return read_list_of(read_regular(path, limit_bytes=LARGEST_BYTES))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise FileFormatError(
             f"{path}: the fetched price list cannot be read ({error}).", ["gpuwise offers --refresh", "remove the file"]
         ) from None
+
+
+def read_list_of(data: bytes) -> RefreshedList:
+    """A list from the content of its file. Raises ValueError, TypeError or KeyError."""
+    digest, _, body = data.partition(b"\n")
+    if sha256(body.removesuffix(b"\n")).hexdigest().encode() != digest:
+        raise ValueError("its digest differs")
+    values = parse_json(body)
+    if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+        raise ValueError("it is no price list of gpuwise")
+    if values.pop("version", None) != VERSION:
+        raise ValueError("it is of another version of gpuwise")
+    return _checked(values)
 
 
 def _checked(values: Mapping[str, object]) -> RefreshedList:

@@ -14,7 +14,7 @@ import ssl
 import threading
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from email.utils import parsedate_to_datetime
@@ -75,7 +75,7 @@ class HttpsClient:
             answer, target = self._once(url, host, body=body, etag=etag)
             if answer is not None:
                 return answer
-            url = urljoin(url, target)
+            url = _joined(url, target, host)
         raise _failed(host, f"it redirected more than {MOST_REDIRECTS} times")
 
     def _checked(self, url: str, hosts: Collection[str]) -> str:
@@ -83,7 +83,7 @@ class HttpsClient:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port
         except ValueError:
-            raise _failed("the server", f"it names the address {url[:100]!r}, which is none") from None
+            raise _failed("the server", f"it leads to {url[:100]!r}, which is no address") from None
         if parts.scheme != "https" or port not in (None, 443) or parts.username is not None:
             raise _failed(host, f"it leads to {url[:100]!r}, and only https addresses are followed")
         if host not in hosts:
@@ -103,10 +103,10 @@ class HttpsClient:
             with self._connection(host) as connection:
                 content = None if body is None else json.dumps(body).encode()
                 connection.request("GET" if body is None else "POST", path, body=content, headers=headers)
-                response = connection.getresponse()
-                if response.status in _REDIRECTS:
-                    return None, response.getheader("Location") or ""
-                return self._read(response, host, etag), ""
+                with closing(connection.getresponse()) as response:
+                    if response.status in _REDIRECTS:
+                        return None, response.getheader("Location") or ""
+                    return self._read(response, host, etag), ""
         except PriceListError:
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -114,31 +114,36 @@ class HttpsClient:
 
     @contextmanager
     def _connection(self, host: str) -> Iterator[http.client.HTTPConnection]:
-        """A connection that is shut when its time is over, whatever it is doing then."""
-        connection: http.client.HTTPConnection
-        if host in self.loopback:
-            connection = http.client.HTTPConnection("127.0.0.1", self.loopback[host], timeout=self.limit_s)
-        else:
-            connection = http.client.HTTPSConnection(host, timeout=self.limit_s, context=ssl.create_default_context())
+        """A connection that is shut when its time is over, whatever it is doing then: the handshake, too."""
+        port = self.loopback.get(host)
+        raw = socket.create_connection((host, 443) if port is None else ("127.0.0.1", port), timeout=self.limit_s)
         over = threading.Event()
+        with raw.dup() as guard, closing(raw):
 
-        def shut() -> None:
-            over.set()
-            with suppress(OSError, AttributeError):  # not connected yet, or gone
-                connection.sock.shutdown(socket.SHUT_RDWR)
+            def shut() -> None:
+                over.set()
+                with suppress(OSError):  # gone already
+                    guard.shutdown(socket.SHUT_RDWR)
 
-        timer = threading.Timer(self.limit_s, shut)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield connection
-        except (OSError, http.client.HTTPException, ValueError, PriceListError):
-            if over.is_set():
-                raise TimeoutError from None
-            raise
-        finally:
-            timer.cancel()
-            connection.close()
+            timer = threading.Timer(self.limit_s, shut)
+            timer.daemon = True
+            timer.start()
+            connection = http.client.HTTPConnection(host) if port is not None else http.client.HTTPSConnection(host)
+            try:
+                connection.sock = (
+                    raw if port is not None else ssl.create_default_context().wrap_socket(raw, server_hostname=host)
+                )
+                yield connection
+                if over.is_set():  # what was read ends where the time was over
+                    raise TimeoutError
+            except (OSError, http.client.HTTPException, ValueError, PriceListError):
+                if over.is_set():
+                    raise TimeoutError from None
+                raise
+            finally:
+                timer.cancel()
+                timer.join()
+                connection.close()
 
     def _read(self, response: http.client.HTTPResponse, host: str, etag: str) -> FetchedDocument:
         if response.status == 304 and etag:
@@ -172,6 +177,14 @@ class HttpsClient:
 
 def _failed(host: str, what: str) -> PriceListError:
     return PriceListError(f"{host} gave no price list: {what}. The prices that were there stay.", WAYS)
+
+
+def _joined(url: str, target: str, host: str) -> str:
+    """Where a redirect leads. Raises PriceListError."""
+    try:
+        return urljoin(url, target)
+    except ValueError:
+        raise _failed(host, f"it leads to {target[:100]!r}, which is no address") from None
 
 
 def _words(error: Exception) -> str:
