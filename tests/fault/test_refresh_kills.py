@@ -1,4 +1,4 @@
-"""A refresh that the system kills at any call on the folder of lists leaves the old list or the new one, and the next one goes on."""
+"""A refresh that is killed at any call on the folder of lists leaves the old list or the new one, and the next one goes on."""
 
 from __future__ import annotations
 

@@ -13,11 +13,13 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.price_lists import FOLDER, LISTS, answer, archive, content, documents, server, shipped, yardstick
 
+import gpuwise
 from gpuwise import api
 from gpuwise.cli.main import main
 from gpuwise.errors import InputError, PriceListError
 from gpuwise.hardware import refreshed
 from gpuwise.hardware.catalog import Catalog, load_catalog
+from gpuwise.hardware.prices import median_prices
 from gpuwise.hardware.types import Offer
 from gpuwise.plan.economics.rented import rental
 from gpuwise.plan.economics.spot_rate import spot_rate
@@ -81,6 +83,36 @@ def test_what_the_list_has_no_price_of_stays_as_it_is():
     before = {row.instance: row for row in shipped().offer_rows if row.provider == "aws" and row.region == "us-east-1"}
     assert rows["p4d.24xlarge"].prices["spot"] == before["p4d.24xlarge"].prices["spot"]
     assert rows["p4d.24xlarge"].sources["on-demand"].as_of == "2026-11-09"
+
+
+def test_a_machine_in_another_region_is_the_machine_that_the_catalog_knows():
+    take("skypilot:aws")
+    (north,) = [o for o in load_catalog().offers if (o.instance, o.region) == ("p5.48xlarge", "eu-north-1")]
+    known_one = p5(shipped())
+    assert (north.network_bytes_per_s, north.interconnect) == (known_one.network_bytes_per_s, known_one.interconnect)
+    assert north.network_bytes_per_s
+    assert north.source_of("usd_per_hour").digest == content("skypilot:aws").digest
+    assert north.source_of("network_bytes_per_s").digest is None
+
+
+def test_many_regions_of_one_instance_are_one_price_of_the_median():
+    take("skypilot:aws")
+    first = median_prices(load_catalog().offers)["h100-80gb-sxm"]
+    line = documents("skypilot:aws")[0].decode().splitlines()[4]
+    many = "".join(f"{line.replace('eu-north-1', f'region-{number}')}\n" for number in range(30))
+    whole = replace(content("skypilot:aws"), documents=(documents("skypilot:aws")[0] + many.encode(),))
+    assert take("skypilot:aws", whole).rows == 35
+    assert median_prices(load_catalog().offers)["h100-80gb-sxm"] == first
+
+
+def test_a_plan_takes_the_cheapest_region_of_a_machine():
+    take("skypilot:aws", edited("skypilot:aws", "55.04,,eu-north-1", "49.00,,eu-north-1"))
+    settings = {"samples": 1000, "on": "h100-sxm:8", "where": "provider=aws terms=on-demand"}
+    result = gpuwise.plan("gpt2", **settings)
+    assert {plan.offer.region for plan in result.plans if plan.offer.instance == "p5.48xlarge"} == {"eu-north-1"}
+    assert "the same machine is cheaper in another region" in result.rejected
+    here = gpuwise.plan("gpt2", **settings, region="us-east-1")
+    assert here.best.offer.region == "us-east-1"
 
 
 def test_the_users_own_price_overrides_both(tmp_path: Path):
@@ -461,4 +493,5 @@ def test_a_plan_keeps_the_source_of_its_price(tmp_path: Path):
         str(tmp_path / "plan.toml"),
     )
     assert run(*arguments).exit_code == 0
-    assert content("skypilot:aws").digest[:12] in (tmp_path / "plan.toml").read_text()
+    assert f'digest = "{content("skypilot:aws").digest}"' in (tmp_path / "plan.toml").read_text()
+    assert gpuwise.load_plan(tmp_path / "plan.toml").offer.source_of("usd_per_hour").as_of == "2026-11-09"

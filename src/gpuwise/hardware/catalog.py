@@ -11,7 +11,15 @@ from typing import Any
 
 from gpuwise.errors import FileFormatError, unknown_name
 from gpuwise.hardware import names
-from gpuwise.hardware.catalog_build import build, build_chip, build_offer_row, near_words, offer_key
+from gpuwise.hardware.catalog_build import (
+    build,
+    build_chip,
+    build_offer_row,
+    elsewhere,
+    near_words,
+    offer_key,
+    with_digest,
+)
 from gpuwise.hardware.pricelist import OfferRow, exact_day
 from gpuwise.hardware.refreshed import RefreshedList, read_list, refreshed_files
 from gpuwise.hardware.rows import CHIP, LINK, OFFER, CatalogRow, Column, latest_day, read_row
@@ -96,6 +104,7 @@ class Catalog:
     def offer_rows(self) -> tuple[OfferRow, ...]:
         """All stored rows, including those without a price."""
         rows: dict[tuple[str, str, str], OfferRow] = {}
+        machines: dict[tuple[str, str], OfferRow] = {}  # by provider and instance, of whatever region
         for path, raw, text in self._files("offers/*.toml", lists=True):
             keys: set[tuple[str, str, str]] = set()
             for index, table in enumerate(_list(raw, "offer", path, text)):
@@ -107,7 +116,12 @@ class Catalog:
                 if key in keys:
                     raise fail("instance", f"the offer {' '.join(key)} stands twice in this file")
                 keys.add(key)
-                rows[key] = build_offer_row(key, row, rows.get(key), path, fail)
+                base = rows.get(key)
+                if path in self.refreshed:
+                    row, machine = with_digest(row, self._lists[0][path].sha256), machines.get(key[:2])
+                    base = elsewhere(machine, key) if base is None and machine is not None else base
+                rows[key] = build_offer_row(key, row, base, path, fail)
+                machines.setdefault(key[:2], rows[key])
                 self._check_offer(rows[key].values, fail)
         return tuple(rows.values())
 

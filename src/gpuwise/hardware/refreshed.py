@@ -61,7 +61,7 @@ class RefreshedList:
 
     @property
     def source_text(self) -> str:
-        """As offers and plans name it: with the beginning of the list's hash."""
+        """As offers and plans show it: with the beginning of the list's hash."""
         return f"{self.source}, sha256 {self.sha256[:12]}"
 
     @property
