@@ -227,6 +227,20 @@ def test_accepting_a_list_without_rows_takes_nothing():
     assert refreshed.refreshed_files() == ()
 
 
+def test_another_source_is_judged_by_itself():
+    take("skypilot:aws")
+    outcome = take("gpuhunt:aws")
+    assert (outcome.state, outcome.rows) == (TAKEN, 3)
+    assert p5(load_catalog(), "spot").usd_per_hour == 17.1
+    nothing = take("gpuhunt:aws", edited("gpuhunt:aws", "False", "no"))
+    assert (nothing.state, nothing.as_of) == (KEPT_LAST, "2026-11-09")
+
+
+def test_a_kept_list_that_goes_while_the_server_says_unchanged_is_an_error():
+    with pytest.raises(PriceListError, match="has gone meanwhile"):
+        refresh(request_of("aws"), None, shipped=shipped(), by=yardstick())
+
+
 def test_the_same_bytes_again_change_nothing(kept: Path):
     take("skypilot:aws")
     before = (kept / "aws.json").read_bytes()

@@ -14,7 +14,7 @@ from gpuwise.hardware.refreshed import SPOT_ADVISOR, RefreshedList
 from gpuwise.refresh.fetch import HttpsClient
 from gpuwise.refresh.kept_rows import offers_of, prices_of, shipped_prices, table_of
 from gpuwise.refresh.list_gates import LEAST_ROWS_SHARE, failed_gates
-from gpuwise.refresh.listed import ListedRate
+from gpuwise.refresh.listed import ListedRate, ParsedList
 from gpuwise.refresh.outcome import FAILED, KEPT_LAST, TAKEN, UNCHANGED, RefreshOutcome, moves
 from gpuwise.refresh.row_gates import ListedOffer, Quarantined, Yardstick, gated
 from gpuwise.refresh.sources import ListRequest
@@ -55,9 +55,9 @@ def shipped_yardstick(shipped: Catalog) -> Yardstick:
 
 def fetched(request: ListRequest, client: HttpsClient) -> ListBytes | None:
     """The bytes of a list; None where the list is the one that is kept. Raises PriceListError."""
-    last = last_good(request.provider)
-    same = last is not None and last.source == request.words and last.parser == PARSER
-    documents, answer, url = request.source.documents(request.provider, client, etag=last.etag if last and same else "")
+    kept = last_good(request.provider)
+    etag = kept.etag if kept is not None and _is_of(kept, request) else ""
+    documents, answer, url = request.source.documents(request.provider, client, etag=etag)
     return None if answer.unchanged else ListBytes(documents, url, answer.etag, answer.list_day)
 
 
@@ -80,42 +80,46 @@ def refresh(
         now: the time of the fetch; None takes the clock.
     """
     with locked():
-        last = last_good(request.provider)
-        if content is None or (
-            last and last.sha256 == content.digest and last.source == request.words and last.parser == PARSER
-        ):
-            rows = len(last.offers) or last.number_of_rates if last else 0
-            waiting = last.quarantined_rows if last else 0
-            return RefreshOutcome(request.provider, request.words, UNCHANGED, last.as_of if last else "", rows, waiting)
+        kept = last_good(request.provider)
+        if content is None or (kept is not None and _is_of(kept, request) and kept.sha256 == content.digest):
+            return _unchanged(request, kept)
         parsed = request.source.parse(content.documents, provider=request.provider)
-        new, refused = gated(parsed.rows, by)
-        if last is not None and last.source != request.words:
-            last = None  # another list of the same provider: its rows are no measure of this one's
-        why = failed_gates(
-            new, offers_of(last), by, marketplace="marketplace" in provider(request.provider).price_kinds.values()
-        )
+        offers, refused = gated(parsed.rows, by)
+        last = kept if kept is not None and kept.source == request.words else None  # another list is no measure of this one
         if request.provider == SPOT_ADVISOR:
             why = _failed_rates(parsed.rates, last.number_of_rates if last else 0)
-        kept = _list(request, content, new, refused, parsed.rates, parsed.remarks, now or datetime.now(UTC))
-        taken = accept or not why
-        if taken and not new and not parsed.rates:
-            taken = False  # nothing to take
+        else:
+            market = "marketplace" in provider(request.provider).price_kinds.values()
+            why = failed_gates(offers, offers_of(last), by, marketplace=market)
+        new = _list(request, content, offers, refused, parsed, now or datetime.now(UTC))
+        taken = (accept or not why) and bool(offers or parsed.rates)
+        if taken:
+            keep(new)
         before = shipped_prices(shipped, request.provider) if last is None else prices_of(offers_of(last))
-        outcome = RefreshOutcome(
+        return RefreshOutcome(
             request.provider,
             request.words,
             TAKEN if taken else KEPT_LAST,
-            kept.as_of if taken else last.as_of if last else "",
-            len(new) or len(parsed.rates),
+            new.as_of if taken else kept.as_of if kept else "",
+            len(offers) or len(parsed.rates),
             sum(each.rows for each in refused),
             tuple(why),
             parsed.remarks,
-            moves(before, prices_of(new)),
+            moves(before, prices_of(offers)),
             overridden=taken and bool(why),
         )
-        if taken:
-            keep(kept)
-        return outcome
+
+
+def _is_of(kept: RefreshedList, request: ListRequest) -> bool:
+    """Whether a kept list is that of a request, as this version reads it."""
+    return kept.source == request.words and kept.parser == PARSER
+
+
+def _unchanged(request: ListRequest, kept: RefreshedList | None) -> RefreshOutcome:
+    if kept is None:
+        raise PriceListError(f"the kept list of {request.provider} has gone meanwhile.", ["refresh it again"])
+    rows = len(kept.offers) or kept.number_of_rates
+    return RefreshOutcome(request.provider, request.words, UNCHANGED, kept.as_of, rows, kept.quarantined_rows)
 
 
 def failed(request: ListRequest, error: PriceListError) -> RefreshOutcome:
@@ -129,12 +133,11 @@ def _list(
     content: ListBytes,
     offers: Sequence[ListedOffer],
     refused: Sequence[Quarantined],
-    rates: Sequence[ListedRate],
-    remarks: tuple[str, ...],
+    parsed: ParsedList,
     now: datetime,
 ) -> RefreshedList:
     by_region: dict[str, dict[str, tuple[float, str]]] = {}
-    for rate in rates:
+    for rate in parsed.rates:
         by_region.setdefault(rate.region, {})[rate.instance] = (rate.share_per_month, rate.label)
     day = now.date() if content.day is None else min(content.day, now.date())
     named, more = refused[:MOST_QUARANTINED], sum(each.rows for each in refused[MOST_QUARANTINED:])
@@ -153,7 +156,7 @@ def _list(
         tuple(map(table_of, offers)),
         by_region,
         tuple(quarantined),
-        remarks,
+        parsed.remarks,
     )
 
 
