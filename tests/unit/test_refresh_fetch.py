@@ -94,7 +94,10 @@ HOSTILE = {
     "too large": (answer(b"x" * 100_001), "larger than 100,000 bytes"),
     "not what it says": (answer(DATA, headers=("Content-Encoding: gzip",)), "does not unpack"),
     "an unknown encoding": (answer(DATA, headers=("Content-Encoding: br",)), "encoding 'br'"),
-    "another host": (answer(status="302 Found", headers=("Location: https://evil.example.com/x",)), "none of the hosts"),
+    "another host": (
+        answer(status="302 Found", headers=("Location: https://evil.example.com/x",)),
+        "none of the allowed hosts",
+    ),
     "plain http": (answer(status="301 Moved", headers=(f"Location: http://{HOST}/x",)), "only https"),
     "a file": (answer(status="301 Moved", headers=("Location: file:///etc/passwd",)), "only https"),
     "a password": (answer(status="301 Moved", headers=(f"Location: https://me:it@{HOST}/x",)), "only https"),

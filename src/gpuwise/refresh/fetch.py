@@ -87,7 +87,7 @@ class HttpsClient:
         if parts.scheme != "https" or port not in (None, 443) or parts.username is not None:
             raise _failed(host, f"it leads to {url[:100]!r}, and only https addresses are followed")
         if host not in hosts:
-            raise _failed(host, f"it is none of the hosts that are asked ({', '.join(sorted(hosts))})")
+            raise _failed(host, f"it is none of the allowed hosts ({', '.join(sorted(hosts))})")
         return host
 
     def _once(self, url: str, host: str, *, body: object, etag: str) -> tuple[FetchedDocument | None, str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.refreshed import RefreshedList
 from gpuwise.json_types import JsonObject
+from gpuwise.refresh.listed import number, text
 from gpuwise.refresh.outcome import KeyedPrices, PriceMove, moves
 from gpuwise.refresh.row_gates import ListedOffer
 
@@ -22,22 +23,20 @@ def table_of(offer: ListedOffer) -> JsonObject:
 
 
 def offers_of(kept: RefreshedList | None) -> list[ListedOffer]:
-    """The rows of a kept list, as they passed the gates."""
-    rows = []
-    for row in kept.offers if kept else ():
-        on_demand, spot = (row.get(PRICE_COLUMNS[terms]) for terms in ("on-demand", "spot"))
-        texts = [str(row.get(name, "")) for name in ("instance", "region", "chip")]
-        count = row.get("count")
-        rows.append(
-            ListedOffer(
-                kept.provider if kept else "",
-                *texts,
-                float(count) if isinstance(count, int | float) else 1.0,
-                float(on_demand) if isinstance(on_demand, int | float) else None,
-                float(spot) if isinstance(spot, int | float) else None,
-            )
-        )
-    return rows
+    """The rows of a kept list, as they passed the gates; none of no list."""
+    return [] if kept is None else [_offer(kept.provider, row) for row in kept.offers]
+
+
+def _offer(provider: str, row: JsonObject) -> ListedOffer:
+    return ListedOffer(
+        provider,
+        text(row.get("instance")),
+        text(row.get("region")),
+        text(row.get("chip")),
+        number(row.get("count")) or 1.0,
+        number(row.get(PRICE_COLUMNS["on-demand"])),
+        number(row.get(PRICE_COLUMNS["spot"])),
+    )
 
 
 def prices_of(offers: Iterable[ListedOffer]) -> KeyedPrices:

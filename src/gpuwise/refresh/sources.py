@@ -25,7 +25,7 @@ class PriceSource:
     Attributes:
         name: as users write it, "skypilot".
         words: the list in words; {provider} is filled in.
-        host: asked, and the only one that it may redirect to.
+        host: of the address, and the only one that it may redirect to.
         url: of the first document; {provider} is filled in.
         providers: that it lists, by id in gpuwise, with the list's own name.
         parse: the adapter.
