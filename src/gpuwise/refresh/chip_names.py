@@ -20,18 +20,18 @@ MEMORY_TOLERANCE = 0.075
 # Names of families whose ids in the catalog do not follow from them; the first that fits counts. On lower-case text in which
 # spaces separate words.
 _FAMILIES: tuple[tuple[str, str], ...] = (
-    (r"gb300", "gb300-288gb"),
-    (r"gb200", "gb200-186gb"),
-    (r"gh200", "gh200-96gb"),
-    (r"b300", "b300-288gb-sxm"),
-    (r"b200", "b200-180gb-sxm"),
-    (r"h200", "h200-141gb-sxm h200-141gb-nvl"),
-    (r"h100", "h100-80gb-sxm h100-80gb-pcie h100-94gb-nvl"),
+    (r"gb300(?!\d)", "gb300-288gb"),
+    (r"gb200(?!\d)", "gb200-186gb"),
+    (r"gh200(?!\d)", "gh200-96gb"),
+    (r"b300(?!\d)", "b300-288gb-sxm"),
+    (r"b200(?!\d)", "b200-180gb-sxm"),
+    (r"h200(?!\d)", "h200-141gb-sxm h200-141gb-nvl"),
+    (r"h100(?!\d)", "h100-80gb-sxm h100-80gb-pcie h100-94gb-nvl"),
     (r"h20\b", "h20-96gb"),
-    (r"a100", "a100-40gb-pcie a100-40gb-sxm a100-80gb-pcie a100-80gb-sxm"),
+    (r"a100(?!\d)", "a100-40gb-pcie a100-40gb-sxm a100-80gb-pcie a100-80gb-sxm"),
     (r"v100s", "v100s-pcie-32gb"),
-    (r"v100", "v100-pcie-16gb v100-pcie-32gb v100-sxm2-16gb v100-sxm2-32gb"),
-    (r"p100", "p100-pcie-12gb p100-pcie-16gb p100-sxm2-16gb"),
+    (r"v100(?!\d)", "v100-pcie-16gb v100-pcie-32gb v100-sxm2-16gb v100-sxm2-32gb"),
+    (r"p100(?!\d)", "p100-pcie-12gb p100-pcie-16gb p100-sxm2-16gb"),
     (r"\bt4g\b", "t4g"),
     (r"\bt4\b", "t4"),
     (r"\bl40s\b", "l40s"),
@@ -82,7 +82,7 @@ _SUFFIXES = {
     "super": "-super",
     "d": "-d",
 }
-_FORMS = (("sxm", r"\bsxm|hbm3\b|\bhgx"), ("pcie", r"pcie?\b"), ("nvl", r"\bnvl\b"))  # hbm3: RunPod's name of the H100 SXM
+_FORMS = (("sxm", r"sxm|hbm3\b|\bhgx"), ("pcie", r"pcie?\b"), ("nvl", r"nvl(?!ink)"))  # hbm3: RunPod's name of the H100 SXM
 _COUNT = re.compile(r"^(\d+)x[-_ ]")
 _SPACES = re.compile(r"[\s_\-/(),]+")
 
