@@ -23,12 +23,19 @@ MARGIN_S = 5.0  # of the time that is left: for the result, the report and their
 LEFT_WITHIN_S = 600.0
 
 
-class Checkpoints(Protocol):
-    """What has the checkpoints of a run: CheckpointManager."""
+class StoredCheckpoints(Protocol):
+    """What reads the checkpoints of a run: CheckpointManager."""
 
     store: CheckpointStore
 
     def latest(self) -> tuple[Checkpoint | None, list[Note]]: ...
+
+
+class SavedSteps(Protocol):
+    """What has saved a run: RunCheckpoints."""
+
+    @property
+    def last_step(self) -> int | None: ...
 
 
 class CopySummary(TypedDict):
@@ -65,6 +72,7 @@ class RunCopies:
         self._copier: Copier | None = None
         self._follower: Follower | None = None
         self._reporter: Reporter | None = None
+        self._saved: SavedSteps | None = None
         self._begun: int | None = None  # step of the newest checkpoint whose copy was begun
         self._failed: str | None = None  # the latest failure, told once
         self._ended = False
@@ -89,7 +97,7 @@ class RunCopies:
         assert self._folder is not None
         return prepare(self._copy, self._folder, identity(), resume=self._settings.resume)
 
-    def latest(self, checkpoints: Checkpoints) -> tuple[Checkpoint | None, list[Note]]:
+    def latest(self, checkpoints: StoredCheckpoints) -> tuple[Checkpoint | None, list[Note]]:
         """The newest whole checkpoint of the run's folder and the copies, from the run's folder; and notes.
 
         Raises FileFormatError as CheckpointStore.latest, and where no copy makes up for it.
@@ -117,26 +125,24 @@ class RunCopies:
             self._follower = Follower(checkpoints.store, self._copy, machines)
         return checkpoint, [*more, *notes]
 
-    def begin(self, reporter: Reporter, step: int) -> None:
-        """The run begins, after `step`, whose checkpoint is copied if it has one that is not there."""
-        self._reporter = reporter
-        if step:
-            self.look(step)
+    def begin(self, reporter: Reporter, checkpoints: SavedSteps, *, before: int) -> None:
+        """The run begins after the step `before`, whose checkpoint is copied if it is not there."""
+        self._reporter, self._saved = reporter, checkpoints
+        if self._copier is not None and before:
+            self._begun = before
+            self._copier.begin(before)
 
-    def look(self, step: int | None) -> None:
-        """Has a checkpoint copied that is new, and reports copies that have ended. Cheap where nothing is new.
-
-        Arguments:
-            step: step of the newest checkpoint.
-        """
-        if self._copier is None or self._ended:
+    def look(self) -> None:
+        """Has a checkpoint copied that is new, and reports copies that have ended. Cheap where nothing is new."""
+        if self._copier is None or self._saved is None or self._ended:
             return
+        step = self._saved.last_step
         if step is not None and step != self._begun:
             self._begun = step
             self._copier.begin(step)
         self._report()
 
-    def finish(self, step: int | None, left_s: float | None) -> None:
+    def finish(self, left_s: float | None) -> None:
         """The end of the run, after its last save: waits until that is copied, or until there is no more time.
 
         Arguments:
@@ -144,7 +150,7 @@ class RunCopies:
         """
         if self._copy is None:
             return
-        self.look(step)
+        self.look()
         until_s = self._until_s(left_s)
         if self._copier is not None:
             if self._begun is not None and self._copier.copied_step != self._begun and not self._copier.work.busy:
@@ -181,12 +187,13 @@ class RunCopies:
             self._follower.end()
         if self._copier is None or self._ended:
             return
-        self._ended = True
         if in_a_hurry or self._ranks.several:
             self._copier.work.give_up()
-            return
-        self._copier.work.wait()
-        self._report()
+        else:
+            self.look()
+            self._copier.work.wait()
+            self._report()
+        self._ended = True
 
     def summary(self) -> CopySummary | dict[str, object]:
         if self._copier is None:

@@ -191,7 +191,7 @@ def start_run(
         ranks=own,
     )
     checkpoints = RunCheckpoints(manager, state, reporter=reporter, meter=meter, stall=health.stall)
-    copies.begin(reporter, before)
+    copies.begin(reporter, checkpoints, before=before)
     stack.push(copies.close)
     stack.callback(close, checkpoints, health)
     checkpoints.check()  # a state that cannot be saved is known before anything is trained
