@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fault import killed_runs as runs
-from tests.fault.checkpoint_faults import Quick
+from tests.fault.checkpoint_faults import Quick, same
 from tests.fault.killed_runs import RUNS, TOLD, History, Life, LostError, Plan, Reference
 
 from gpuwise.errors import FileFormatError, GpuwiseError
@@ -104,9 +104,12 @@ def killed_at_calls(run: str, root: Path, expected: Reference, at: Iterable[int]
 
 
 def _life(plan: Plan, expected: Reference, history: History) -> bool:
-    """One life on a new machine. Returns whether it lived to its end."""
+    """One life on a new machine. Returns whether the run is over: it lived to its end, or its last checkpoint was there."""
     shutil.rmtree(plan.folder, ignore_errors=True)
     start = newest(plan)
+    if start == plan.steps:
+        _check_copy(plan, expected)
+        return True
     history.lives.append(start)
     life = Life(plan, live_copied)
     try:
@@ -120,10 +123,18 @@ def _life(plan: Plan, expected: Reference, history: History) -> bool:
     runs._check(newest(plan) >= start, f"the copy of step {start} is gone")
     if code == 0:
         runs.check_ended(plan.folder, expected)
-        runs._check(newest(plan) == plan.steps, "the last checkpoint is not copied")
+        _check_copy(plan, expected)
         return True
     history.kills += 1
     return False
+
+
+def _check_copy(plan: Plan, expected: Reference) -> None:
+    """The copy of the last checkpoint has the weights, optimizer and random numbers of a run that was never ended."""
+    runs._check(newest(plan) == plan.steps, "the last checkpoint is not copied")
+    state = runs._state(bucket(plan))
+    for part, value in expected.state.items():
+        runs._check(same(value, state[part]), f"{part} is another in the copy")
 
 
 def newest(plan: Plan) -> int:

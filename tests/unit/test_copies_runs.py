@@ -13,7 +13,7 @@ from tests.fault.checkpoint_faults import Quick, flipped
 from tests.mounts import Strict, watched
 from tests.training_samples import toy, train, training
 
-from gpuwise.errors import FileFormatError, InputError, JobError
+from gpuwise.errors import FileFormatError, InputError, JobError, NotSavedError, RunEndedError
 from gpuwise.runtime.checkpoint import CheckpointStore, store
 from gpuwise.runtime.copies import run_copies
 from gpuwise.runtime.copies.copy_folder import CopyFolder
@@ -195,10 +195,18 @@ def test_a_mount_that_is_away_costs_copies_and_is_told_of_once(tmp_path, mount):
     records = read_log(tmp_path / "here/log.jsonl")
     assert len([record for record in records if record["record"] == "event" and record["kind"] == "copy"]) == 1
     # The next start copies what is missing.
+    with pytest.raises(NotSavedError, match="the copy of step 9"):
+        train(toy(), **settings(tmp_path, "here"))
     mount(Strict())
-    result = train(toy(), **settings(tmp_path, "here", steps=10))
-    assert not result.unsaved
-    assert copied_steps(tmp_path)[0] == 10
+    for _ in range(2):
+        with pytest.raises(RunEndedError):
+            train(toy(), **settings(tmp_path, "here"))
+        assert copied_steps(tmp_path) == [9]
+        assert len(list((tmp_path / "bucket/records").iterdir())) == 1
+    with pytest.raises(RunEndedError):
+        train(toy(), **settings(tmp_path, "there"))
+    assert not train(toy(), **settings(tmp_path, "there", steps=10)).unsaved
+    assert copied_steps(tmp_path) == [10, 9]
 
 
 def test_a_mount_that_comes_back_gets_the_newest(tmp_path, mount):

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypedDict, cast
 
-from gpuwise.errors import FileFormatError, InputError
+from gpuwise.errors import FileFormatError, InputError, NotSavedError
 from gpuwise.notes import Note
 from gpuwise.notes.copies import copies_not_removed
 from gpuwise.runtime.checkpoint import Checkpoint, CheckpointStore
 from gpuwise.runtime.copies.copier import Copied, Copier, CopyFailure, Follower
 from gpuwise.runtime.copies.copy_folder import CopyFolder
 from gpuwise.runtime.copies.machines import Machines
+from gpuwise.runtime.copies.records import newest_record, same_run
 from gpuwise.runtime.copies.restore import Restore, prepare
 from gpuwise.runtime.ranks import Ranks
 from gpuwise.runtime.run.folder import RunFolder, RunIdentity
@@ -176,6 +177,29 @@ class RunCopies:
             return None
         why = failures[0] if failures else "there was no more time"
         return f"the log and the report were not copied to {self._settings.copy_to} as they are at the end: {why}."
+
+    def catch_up(self, step: int) -> None:
+        """Of a run that has ended before, with the checkpoint of `step`: copies of it what is not there yet.
+
+        Raises NotSavedError where that fails.
+        """
+        self._begun = step
+        self.finish(None)
+        problem = self.problem
+        if problem is None and self._copier is not None and not self._has_record():
+            problem = self.finish_record(None)
+        if problem is not None:
+            raise NotSavedError(problem, ["see that the folder of copies is mounted, then start again"])
+
+    def _has_record(self) -> bool:
+        """Whether the newest record is of the run as it is now."""
+        assert self._copy is not None
+        assert self._folder is not None
+        try:
+            record = newest_record(self._copy.files, self._copy.path)
+            return record is not None and same_run(record, self._folder.path)
+        except OSError:
+            return False
 
     def close(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """The end of a run that has failed: what is being copied is waited for, but by nobody who is in a hurry.
