@@ -282,11 +282,13 @@ def test_a_hanging_mount_does_not_hold_the_training_up(tmp_path, mount):
     run = training(toy(), **settings(tmp_path, "here"))
     try:
         for step in run:
+            run._run.checkpoints.manager._saver._join()
             if step.step == 8:
-                assert run._run.copies._copier.work.busy
+                hangs = run._run.copies._copier.work.busy
                 files.over.set()
     finally:
         files.over.set()
+    assert hangs
     assert run.result.checkpoints["copied_step"] == 9
     assert not run.result.unsaved
 

@@ -43,7 +43,7 @@ class CopyFailure:
 CopyOutcome = Copied | CopyFailure
 
 
-class Work:
+class CopyThread:
     """A thread that does one task at a time, and next the latest of those that were wanted meanwhile."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Copier:
     """
 
     def __init__(self, store: CheckpointStore, copy: CopyFolder, run: Path, machines: Machines):
-        self.work = Work()
+        self.work = CopyThread()
         self.copied_step: int | None = None
         self.copy_s = 0.0
         self._store, self._copy, self._run, self._machines = store, copy, run, machines
@@ -199,7 +199,7 @@ class Follower:
     """
 
     def __init__(self, store: CheckpointStore, copy: CopyFolder, machines: Machines):
-        self.work = Work()
+        self.work = CopyThread()
         self.copy_s = 0.0
         self._store, self._copy, self._machines = store, copy, machines
         self._over = False

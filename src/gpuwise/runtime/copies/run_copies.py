@@ -229,10 +229,10 @@ class RunCopies:
         }
 
     def _until_s(self, left_s: float | None) -> float | None:
-        """The earliest end that any rank has heard of, by perf_counter, without a margin."""
-        everybody = self._ranks.gathered("copies/left", left_s, within_s=LEFT_WITHIN_S)
-        known = [cast(float, left) for left in everybody if left is not None]
-        return time.perf_counter() + min(known) - min(MARGIN_S, min(known) / 4) if known else None
+        """The earliest end that any rank has heard of, by perf_counter, less a margin."""
+        of_ranks = self._ranks.gathered("copies/left", left_s, within_s=LEFT_WITHIN_S)
+        least_s = min((cast(float, left) for left in of_ranks if left is not None), default=None)
+        return None if least_s is None else time.perf_counter() + least_s - min(MARGIN_S, least_s / 4)
 
     def _report(self) -> None:
         assert self._copier is not None
