@@ -41,11 +41,12 @@ job = Job(model=Net, batch=lambda n: {"x": torch.randn(n, 64), "y": torch.ones(n
 STEPS = 400
 MODES = {
     # Files are uploaded as they are written; no write into the middle, no append.
-    "uploads as it writes": ["--vfs-cache-mode", "off", "--bwlimit", "8M"],
-    # Closed files wait in a cache and are uploaded later, several at a time: a manifest may arrive before its files.
-    "uploads later": ["--vfs-cache-mode", "writes", "--vfs-write-back", "1s", "--bwlimit", "8M"],
+    "uploads as it writes": (["--vfs-cache-mode", "off"], []),
+    # Closed files wait in a cache and are uploaded later, several at a time: a manifest may arrive before its files, and what is
+    # removed is removed at once. So more are kept than are on their way.
+    "uploads later": (["--vfs-cache-mode", "writes", "--vfs-write-back", "200ms"], ["--keep", "6"]),
 }
-KILLS = 8
+KILLS = 6
 
 
 def _lack() -> str | None:
@@ -66,8 +67,9 @@ pytestmark = [
 class Bucket:
     """A store (a folder of rclone's local backend) and its mount."""
 
-    def __init__(self, root: Path, options: list[str]):
-        self.store, self.mount, self._options = root / "store", root / "mount", options
+    def __init__(self, root: Path, options: list[str], flags: list[str]):
+        self.store, self.mount, self._options = root / "store", root / "mount", ["--bwlimit", "8M", *options]
+        self.flags = ["--copy-to", self.mount / "run", *flags]
         self._cache = root / "cache"
         self._config = root / "rclone.conf"
         self._config.write_text("[store]\ntype = local\n")
@@ -109,7 +111,7 @@ class Bucket:
 
 @pytest.fixture(params=MODES)
 def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
-    made = Bucket(tmp_path, MODES[request.param])
+    made = Bucket(tmp_path, *MODES[request.param])
     yield made
     made.disconnect()
 
@@ -162,30 +164,32 @@ def test_mount_and_machine_are_killed_again_and_again(bucket: Bucket, tmp_path: 
     whole = start(tmp_path, "whole")
     _, errors = whole.communicate()
     assert whole.returncode == 0, errors
-    expected, compared, begun, mid_upload = losses(tmp_path / "whole/log.jsonl"), 0, [], 0
-    for life in range(KILLS + 1):
+    expected, compared, begun, mid_upload, over = losses(tmp_path / "whole/log.jsonl"), 0, [], 0, False
+    while not over:
         bucket.connect()
-        before, machine = bucket.newest(), f"machine-{life}"
+        before, machine = bucket.newest(), f"machine-{len(begun)}"
         begun.append(before)
-        process = start(tmp_path, machine, "--copy-to", bucket.mount / "run")
-        if life < KILLS:
-            kill_in_an_upload(bucket, process, after_s=0.02 * (life % 4))
+        process = start(tmp_path, machine, *bucket.flags)
+        if len(begun) <= KILLS:
+            kill_in_an_upload(bucket, process, after_s=0.02 * (len(begun) % 4))
             process.kill()
             mid_upload += bucket.uploads()
         _, errors = process.communicate()
+        over = process.returncode == 0
+        if over:
+            until(lambda: bucket.newest() == STEPS)  # where uploads come later
         bucket.disconnect()
+        assert over or len(begun) <= KILLS, errors
         seen = losses(tmp_path / machine / "log.jsonl")
-        assert all(loss == expected[step] for step, loss in seen.items() if step in expected), f"life {life}: losses differ"
+        assert all(loss == expected[step] for step, loss in seen.items() if step in expected), f"{machine}: losses differ"
         compared += len(seen.keys() & expected.keys())
         assert bucket.newest() >= before
-        if life == KILLS:
-            assert process.returncode == 0, errors
-        else:
-            assert process.returncode != 0, "the run was over too early to be killed"
+        if not over:
             shutil.rmtree(tmp_path / machine)
-    assert weights(tmp_path / f"machine-{KILLS}") == weights(tmp_path / "whole") == weights(bucket.store / "run")
+    assert len(begun) > 3
+    assert weights(tmp_path / machine) == weights(tmp_path / "whole") == weights(bucket.store / "run")
     print(
-        f"\n{KILLS} kills, {mid_upload} amid an upload; lives began after steps {begun}; {compared} losses compared, "
+        f"\n{len(begun) - 1} kills, {mid_upload} amid an upload; lives began after steps {begun}; {compared} losses compared, "
         "all the same."
     )
 
@@ -193,8 +197,7 @@ def test_mount_and_machine_are_killed_again_and_again(bucket: Bucket, tmp_path: 
 def test_a_mount_that_is_lost_costs_copies_and_no_training(bucket: Bucket, tmp_path: Path):
     """The run ends with all its steps and names what is not copied; the next start copies it."""
     bucket.connect()
-    flags = ("--copy-to", bucket.mount / "run")
-    process = start(tmp_path, "machine", *flags)
+    process = start(tmp_path, "machine", *bucket.flags)
     kill_in_an_upload(bucket, process)
     output, errors = process.communicate()
     assert process.returncode == 3, errors
@@ -202,7 +205,7 @@ def test_a_mount_that_is_lost_costs_copies_and_no_training(bucket: Bucket, tmp_p
     assert f"the copy of step {STEPS:,} in {bucket.mount / 'run'} is not complete: " in unsaved
     bucket.disconnect()
     bucket.connect()
-    again = start(tmp_path, "machine", *flags)
+    again = start(tmp_path, "machine", *bucket.flags)
     _, errors = again.communicate()
     assert f"has taken all of its {STEPS} steps" in errors
     until(lambda: bucket.newest() == STEPS)  # where uploads come later

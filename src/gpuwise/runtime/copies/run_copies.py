@@ -22,6 +22,7 @@ from gpuwise.runtime.run.settings import TrainSettings
 
 MARGIN_S = 5.0  # of the time that is left: for the result, the report and their copies
 LEFT_WITHIN_S = 600.0
+SILENT_AFTER_FAILURE_S = 60.0  # for which an error is not told while a mount does not move on
 
 
 class StoredCheckpoints(Protocol):
@@ -215,7 +216,7 @@ class RunCopies:
             self._copier.work.give_up()
         else:
             self.look()
-            self._copier.work.wait()
+            self._copier.work.wait(silent_s=SILENT_AFTER_FAILURE_S)
             self._report()
         self._ended = True
 
