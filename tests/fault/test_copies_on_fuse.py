@@ -42,8 +42,8 @@ STEPS = 400
 MODES = {
     # Files are uploaded as they are written; no write into the middle, no append.
     "uploads as it writes": (["--vfs-cache-mode", "off"], []),
-    # Closed files wait in a cache and are uploaded later, several at a time: a manifest may arrive before its files, and what is
-    # removed is removed at once. So more are kept than are on their way.
+    # Closed files wait in a cache and are uploaded later, several at a time: a manifest may arrive before its files, and what
+    # is removed is removed at once. So more are kept than are on their way.
     "uploads later": (["--vfs-cache-mode", "writes", "--vfs-write-back", "200ms"], ["--keep", "6"]),
 }
 KILLS = 6
