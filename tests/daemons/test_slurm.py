@@ -88,3 +88,21 @@ def test_the_scheduler_judges_what_a_script_demands(slurm: Slurm, tmp_path: Path
     assert "nodes n[0-1] in partition spot" in verdicts["h100"].stderr
     assert verdicts["a100"].returncode != 0
     assert "Requested node configuration is not available" in verdicts["a100"].stderr
+
+
+def test_torchrun_hides_how_a_run_ended_and_its_folder_tells(slurm: Slurm, tmp_path: Path):
+    """One task is torchrun with two ranks. Preempted, they save and end with 130; torchrun makes that 1."""
+    plan_here(tmp_path, steps=STEPS)
+    train = "-m -- gpuwise train small_job.py:job --mesh dp=2 --micro-batch 64 --steps 100000 --run run"
+    script = ["#!/bin/bash", "#SBATCH --nodes=1 --ntasks=1 --partition=spot --output=out.txt", "trap : TERM"]
+    script += [f"srun python -m torch.distributed.run --standalone --nproc-per-node 2 --shutdown-timeout 30 {train}"]
+    script += ["echo torchrun ended with $?", "echo the run is $(python -m gpuwise state run)"]
+    (tmp_path / "job.sbatch").write_text("\n".join(script) + "\n")
+    slurm.submit("job.sbatch", cwd=tmp_path, **ENVIRONMENT)
+    until(lambda: last_step(tmp_path / "run") >= STEPS_BETWEEN, timeout_s=120, what=f"steps{slurm.logs()}")
+    preempt(slurm, tmp_path)
+    until(lambda: "the run is" in (tmp_path / "out.txt").read_text(), timeout_s=60, what="the end of the script")
+    text = (tmp_path / "out.txt").read_text()
+    assert "torchrun ended with 1\n" in text
+    assert "the run is interrupted\n" in text
+    assert len(records(tmp_path / "run", "interrupted")) == 1

@@ -84,6 +84,7 @@ TARGET = LaunchTarget(
     files=files,
     submit=submit,
     default_grace_s=None,
+    restarts_failures=False,
     settings={
         "partition": TargetSetting("The partition.", _WORD, "gpu"),
         "account": TargetSetting("The account that pays.", _WORD, "lab"),
