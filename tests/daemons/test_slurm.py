@@ -106,3 +106,20 @@ def test_torchrun_hides_how_a_run_ended_and_its_folder_tells(slurm: Slurm, tmp_p
     assert "torchrun ended with 1\n" in text
     assert "the run is interrupted\n" in text
     assert len(records(tmp_path / "run", "interrupted")) == 1
+
+
+def test_without_a_grace_time_slurm_requeues_by_itself(tmp_path: Path):
+    """It leaves KillWait between SIGTERM and SIGKILL. The run goes on from its last checkpoint, whose steps are not repeated."""
+    plan_here(tmp_path, steps=STEPS)
+    train = "gpuwise train small_job.py:job --mesh dp=2 --micro-batch 64 --precision fp32 --run run --save-every 1s"
+    script = ["#!/bin/bash", "#SBATCH --nodes=2 --ntasks-per-node=1", "#SBATCH --partition=spot --requeue --output=out.txt"]
+    (tmp_path / "job.sbatch").write_text("\n".join([*script, f"srun python -m {train} --steps {STEPS}"]) + "\n")
+    run = tmp_path / "run"
+    with Slurm(grace_s=0, requeue_delay_s=5, schedule_every_s=1) as slurm:
+        job = slurm.submit("job.sbatch", cwd=tmp_path, **ENVIRONMENT)
+        until(lambda: bool(records(run, "checkpoint")), timeout_s=120, what=f"a checkpoint{slurm.logs()}")
+        preempt(slurm, tmp_path)
+        saved = max(record["step"] for record in records(run, "checkpoint"))
+        assert slurm.wait(job, "COMPLETED")["Restarts"] == "1"
+    assert [record["step"] for record in records(run, "resumed")] == [saved]
+    assert last_step(run) == STEPS
