@@ -109,7 +109,7 @@ def test_torchrun_hides_how_a_run_ended_and_its_folder_tells(slurm: Slurm, tmp_p
 
 
 def test_without_a_grace_time_slurm_requeues_by_itself(tmp_path: Path):
-    """It leaves KillWait between SIGTERM and SIGKILL. The run goes on from its last checkpoint, whose steps are not repeated."""
+    """It leaves KillWait between SIGTERM and SIGKILL. The run goes on from its last checkpoint."""
     plan_here(tmp_path, steps=STEPS)
     train = "gpuwise train small_job.py:job --mesh dp=2 --micro-batch 64 --precision fp32 --run run --save-every 1s"
     script = ["#!/bin/bash", "#SBATCH --nodes=2 --ntasks-per-node=1", "#SBATCH --partition=spot --requeue --output=out.txt"]
