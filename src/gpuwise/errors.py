@@ -105,6 +105,12 @@ class FileFormatError(GpuwiseError):
         self.reason = reason
 
 
+class PriceListError(GpuwiseError):
+    """A published price list that cannot be fetched or read, or whose rows or whole do not pass the gates."""
+
+    code = "bad-price-list"
+
+
 class DoesNotFitError(GpuwiseError):
     """No strategy fits the device's memory, or a run ran out of it."""
 

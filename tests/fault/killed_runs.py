@@ -256,12 +256,12 @@ def _context() -> Any:
 
 
 class Life:
-    """A process that trains. Iterating gives the steps it tells of until it ends; `ended` then says how."""
+    """A process that trains, as `trains` has it. Iterating gives the steps it tells of until it ends; `ended` then says how."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, trains: Callable[[Plan, Any], None] = live):
         context = _context()
         self._pipe, answer = context.Pipe(duplex=False)
-        self.process = context.Process(target=live, args=(plan, answer), daemon=False)
+        self.process = context.Process(target=trains, args=(plan, answer), daemon=False)
         self.process.start()
         answer.close()
         os.read(self._pipe.fileno(), len(HELLO))  # it is there: what comes before is Python's own

@@ -34,6 +34,7 @@ FLOORS = [
         "launch_settings",
     },
     {"hardware"},
+    {"refresh"},
     {"trace"},
     {"cost"},
     {"plan"},

@@ -81,6 +81,7 @@ class CheckpointManager:
         mesh: their mesh.
 
     Attributes:
+        store: the checkpoints on disk.
         mesh: the mesh of the run.
         reports: whether this rank tells the user of saves: all ranks hear the same of them.
         due_s: time of the next save, by perf_counter.
@@ -101,9 +102,9 @@ class CheckpointManager:
         mesh: Mesh = _ONE_DEVICE,
     ):
         self.mesh, self.reports = mesh, ranks.leads
-        self._store = CheckpointStore(folder, keep=keep)
-        self._saver = RankSaver(self._store, ranks, mesh=str(mesh)) if ranks.several else Saver(self._store)
-        self._reader = RankReader(self._store, ranks) if ranks.several else self._store
+        self.store = CheckpointStore(folder, keep=keep)
+        self._saver = RankSaver(self.store, ranks, mesh=str(mesh)) if ranks.several else Saver(self.store)
+        self._reader = RankReader(self.store, ranks) if ranks.several else self.store
         self._disk = DiskWatch(folder)
         self._device, self._every_s = device, save_every_s
         self._interruptions = DEFAULT_INTERRUPTIONS_PER_DAY if interruptions_per_day is None else interruptions_per_day
@@ -122,7 +123,7 @@ class CheckpointManager:
         Of several ranks all return the same.
         """
         checkpoint = self._reader.latest()
-        notes, self._store.notes = self._store.notes, []
+        notes, self.store.notes = self.store.notes, []
         return checkpoint, notes
 
     def started(self, *, now_s: float) -> None:

@@ -65,14 +65,23 @@ def conclude(run: RunParts, ending: Ending) -> TrainResult:
     reporter.log.write("summary", result.to_dict())
     if problem := write_page(run) or _write_ending(run, ending):
         result = _with_problem(run, result, problem)
+    _end_attempt(run, ending, result)
+    problems = [run.attempt.problem, run.copies.finish_record(run.stop.left_s(meter.now_s))]
+    for problem in filter(None, problems):
+        result = _with_problem(run, result, problem)
+    if problems[1]:
+        _end_attempt(run, ending, result)
+    return result
+
+
+def _end_attempt(run: RunParts, ending: Ending, result: TrainResult) -> None:
     run.attempt.end(
         _state(run, ending),
-        step=meter.step,
+        step=run.meter.step,
         checkpoint_step=run.checkpoints.last_step,
         exit_code=result.exit_code,
         reason=_reason(ending, result),
     )
-    return result if run.attempt.problem is None else _with_problem(run, result, run.attempt.problem)
 
 
 def _with_problem(run: RunParts, result: TrainResult, problem: str) -> TrainResult:
@@ -127,7 +136,7 @@ def _result(run: RunParts, ending: Ending, *, unsaved: tuple[str, ...]) -> Train
         log_path=None if reporter.log.path is None or not reporter.begun else str(reporter.log.path),
         run_folder=None if reporter.folder is None or not reporter.begun else str(reporter.folder.path),
         resumed_from=meter.before or None,
-        checkpoints=None if checkpoints.manager is None else dict(checkpoints.manager.summary()),
+        checkpoints=None if checkpoints.manager is None else {**checkpoints.manager.summary(), **run.copies.summary()},
         best=None if run.evaluations.best is None else dict(run.evaluations.best),
         usd=usd(run, meter.spent_s),
         skipped_steps=run.losses.history.watch.nonfinite,
@@ -147,12 +156,14 @@ def _note(run: RunParts, note: Note) -> None:
 
 
 def _unsaved(run: RunParts, ending: Ending) -> Iterator[str]:
-    """What of the run is not on the disk, though it was to be: its last checkpoint, its log."""
+    """What of the run is not on the disk, though it was to be: its last checkpoint, the copy of that, its log."""
     checkpoints, step = run.checkpoints.manager, run.meter.step
     # Where there was no time for the last checkpoint, a note of its own says so.
     saves = checkpoints is not None and run.checkpoints.begun and ending.saves
     if checkpoints is not None and saves and (checkpoints.last is None or checkpoints.last[0] != step):
         yield checkpoints.problem or f"no checkpoint of step {step}."
+    if run.copies.problem:
+        yield run.copies.problem
     if run.reporter.log.problem:
         yield run.reporter.log.problem
 

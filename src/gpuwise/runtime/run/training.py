@@ -223,6 +223,7 @@ class Training:
         run.health.look()
         run.checkpoints.look()
         run.attempt.saved(run.checkpoints.last_step, step=self.step)
+        run.copies.look()
         if run.settings.writers:
             run.reporter.scalars(meter.step, metrics.scalars(run))
         if run.rank_reporter is not None:
@@ -290,5 +291,6 @@ class Training:
         if run.checkpoints.begun and self._ending.saves:
             run.checkpoints.save_last(self.step)
             run.health.look()
+        run.copies.finish(run.stop.left_s(run.meter.now_s))
         self.result = conclude(run, self._ending)
         self._ranks.done()
