@@ -47,6 +47,7 @@ class LaunchTarget:
         longest_grace_s: the most that its file can demand; None without a limit.
         needs_image: whether it runs containers only.
         installs: whether its machines start without gpuwise.
+        restarts_failures: whether it starts a run again that failed, and not only one that was interrupted.
         settings: its own settings, by name.
     """
 
@@ -59,6 +60,7 @@ class LaunchTarget:
     longest_grace_s: float | None = None
     needs_image: bool = False
     installs: bool = False
+    restarts_failures: bool = True
     settings: Mapping[str, TargetSetting] = field(default_factory=dict, hash=False)
 
     def parse_settings(self, pairs: Iterable[str]) -> dict[str, str]:
