@@ -34,8 +34,8 @@ def _totals(costs: RunCosts) -> Iterator[tuple[str, str]]:
     if costs.hours_expected > costs.hours_spent:
         hours += f" so far, {format_duration(costs.hours_expected * 3600)} at the end"
     if costs.hours_planned is not None:
-        planned = costs.hours_planned.scaled(3600)
-        hours += f"; planned {format_duration(planned.value)} {span(planned, format_duration)}"
+        seconds = costs.hours_planned.scaled(3600)
+        hours += f"; planned {format_duration(seconds.value)} {span(seconds, format_duration)}"
     yield "time", hours
     money = costs.money
     if money is None:
