@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -16,10 +17,16 @@ if TYPE_CHECKING:
 
 @click.command("state", short_help="Whether a run goes on, for wrappers.")
 @click.argument("run", metavar="RUN", type=click.Path())
+@click.option(
+    "--tries",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Call an interrupted run failed once N starts in a row have saved nothing.",
+)
 @click.option("--costs", is_flag=True, help="Print the time and money of all attempts, beside the plan.")
 @click.option("--log", type=click.Path(dir_okay=False), help="The log for --costs, if it is not in RUN.")
 @json_option
-def command(run: str, as_json: bool, costs: bool, log: str | None) -> None:
+def command(run: str, as_json: bool, tries: int | None, costs: bool, log: str | None) -> None:
     """Print one word: where the run in the folder RUN stands. With --costs: what it has taken, beside its plan.
 
     done: all steps are taken. interrupted: started again, it goes on; it was stopped, or killed. failed: started again, it
@@ -27,10 +34,12 @@ def command(run: str, as_json: bool, costs: bool, log: str | None) -> None:
 
     Exit code: 0 done, 75 interrupted, 1 failed, 3 running, 2 no run there or a damaged state.
     """
-    from gpuwise.results.run_status import EXIT_CODES
+    from gpuwise.results.run_status import EXIT_CODES, FAILED
     from gpuwise.runs.state_file import run_status
 
     status = run_status(run)
+    if tries is not None and status.may_continue and status.attempts_without_checkpoint >= tries:
+        status = replace(status, state=FAILED)
     if costs or log is not None:
         _show_costs(run, status, as_json=as_json, log=log)
     else:
