@@ -11,7 +11,14 @@ from gpuwise.errors import InputError, unknown_name
 from gpuwise.launch.description import Launch
 
 # By name, the module beside this one whose TARGET it is.
-TARGETS = {"torchrun": "torchrun", "slurm": "slurm", "ssh": "ssh"}
+TARGETS = {
+    "torchrun": "torchrun",
+    "slurm": "slurm",
+    "ssh": "ssh",
+    "skypilot": "skypilot",
+    "kubernetes": "kubernetes",
+    "kubeflow": "kubeflow",
+}
 
 
 @dataclass(frozen=True)
