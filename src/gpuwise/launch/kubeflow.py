@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from gpuwise.launch.description import Launch
 from gpuwise.launch.kubernetes import submit as submit_jobset
 from gpuwise.launch.pods import CONTAINER, SETTINGS, check_pods, config_map, failure_policy, job_template, metadata, pod_script
+from gpuwise.launch.shell import joined
 from gpuwise.launch.target import LaunchTarget
 from gpuwise.launch.yaml_text import yaml_text
 
@@ -45,7 +46,7 @@ def files(launch: Launch) -> Mapping[str, str]:
             "trainer": {"numNodes": launch.machines, "numProcPerNode": launch.ranks_per_machine},
         },
     }
-    header = f"Trains as {launch.plan.job} was planned. Where Kubeflow Trainer is installed: {' '.join(submit(launch))}"
+    header = f"Trains as plan.toml says. Where Kubeflow Trainer is installed: {joined(submit(launch))}"
     return {FILE: yaml_text(config_map(launch, pod_script(launch, meets=())), runtime, train_job, header=header)}
 
 
@@ -62,5 +63,6 @@ TARGET = LaunchTarget(
     default_grace_s=30.0,  # as of any pod
     needs_image=True,
     installs=True,
+    mounts=True,
     settings=SETTINGS,
 )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from gpuwise.launch.description import Launch
 from gpuwise.launch.pods import PORT, SETTINGS, check_pods, config_map, failure_policy, job_template, metadata, pod_script
+from gpuwise.launch.shell import joined
 from gpuwise.launch.target import LaunchTarget
 from gpuwise.launch.yaml_text import yaml_text
 
@@ -35,7 +36,7 @@ def files(launch: Launch) -> Mapping[str, str]:
             "replicatedJobs": [{"name": _JOB, "replicas": 1, "template": job_template(launch, deadline=True)}],
         },
     }
-    header = f"Trains as {launch.plan.job} was planned. Where JobSet is installed: {' '.join(submit(launch))}"
+    header = f"Trains as plan.toml says. Where JobSet is installed: {joined(submit(launch))}"
     return {FILE: yaml_text(config_map(launch, pod_script(launch, meets=meets)), jobset, header=header)}
 
 
@@ -53,5 +54,6 @@ TARGET = LaunchTarget(
     default_grace_s=30.0,  # kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle, "Termination of Pods"
     needs_image=True,
     installs=True,
+    mounts=True,
     settings=SETTINGS,
 )

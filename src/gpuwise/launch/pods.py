@@ -18,7 +18,7 @@ from gpuwise.launch.torchrun import agent_lines
 
 CONTAINER, PORT = "node", 29500
 SCRIPT = "run.sh"
-_FILES, _WORK = "/launch", "/work"  # where the ConfigMap is mounted, and where it is copied to: a mounted one is read-only
+_FILES, _WORK = "/launch", "/work"  # where the ConfigMap is mounted, read-only, and where the training runs
 # kubernetes.io/docs/concepts/configuration/configmap: "cannot exceed 1 MiB".
 LARGEST_BYTES = 2**20
 _INTERRUPTED = 130
@@ -61,9 +61,9 @@ def pod_script(launch: Launch, *, meets: Sequence[str]) -> str:
     """
     once = replace(launch, restarts=0)  # all pods start again together, by the JobSet
     return script(
-        f"# Run by each pod. Trains as {launch.plan.job} was planned.",
+        "# Run by each pod, in its working folder.",
         "set -u",
-        f"cp -RL {_FILES}/..data/. {_WORK}/ && cd {_WORK} || exit 2",
+        'cp -RL "$(dirname "${BASH_SOURCE[0]}")/..data/." . || exit 2  # a ConfigMap is read-only; ..data is its version',
         exports(launch.environment),
         [] if launch.machines == 1 else list(meets),
         launch.setup_lines,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.json_types import Json
 from gpuwise.launch.description import Launch
 from gpuwise.launch.device_names import device_name, device_tables
 from gpuwise.launch.secret_names import no_secrets
-from gpuwise.launch.shell import ends_as_state, exports, script
+from gpuwise.launch.shell import ends_as_state, exports, joined, script
 from gpuwise.launch.target import LaunchTarget, TargetSetting
 from gpuwise.launch.torchrun import agent_lines
 from gpuwise.launch.yaml_text import yaml_text
@@ -31,12 +32,12 @@ def files(launch: Launch) -> Mapping[str, str]:
     """task.yaml, and run.sh, which it runs on each machine."""
     _check(launch)
     placed = _placed(launch)
-    header = f"Trains as {launch.plan.job} was planned. In its folder: {' '.join(submit(launch))}"
+    header = f"Trains as plan.toml says. In its folder: {joined(submit(launch))}"
     return {TASK: yaml_text(_task(launch), header=header), SCRIPT: _script(placed)}
 
 
 def managed(launch: Launch) -> bool:
-    """Whether SkyPilot's controller watches the run: it moves it when a machine is taken away, and starts all machines again."""
+    """Whether SkyPilot's controller watches the run: it moves one whose machine is gone, and starts all machines again."""
     return launch.plan.offer.terms == "spot" or (launch.machines > 1 and launch.restarts > 0)
 
 
@@ -57,8 +58,8 @@ def _check(launch: Launch) -> None:
     no_secrets(launch, "--set secrets=NAME,NAME: `sky` reads them from your environment")
     if not _kept_elsewhere(launch) and (managed(launch) or launch.machines > 1):
         raise InputError(
-            f"{launch.run_folder} lies on the machine's own disk: a run folder no other machine can see, and the next one after "
-            "an interruption would begin anew.",
+            f"{launch.run_folder} lies on the machine's own disk: a run folder no other machine can see, so that the next one "
+            "would begin anew.",
             ["--set bucket=s3://BUCKET", "--set volume=NAME of `sky volumes apply`"],
         )
 
@@ -71,10 +72,16 @@ def _placed(launch: Launch) -> Launch:
     """The launch with its run where a task finds it, and restarts by the agent only where no controller makes them."""
     restarts = 0 if managed(launch) else launch.restarts
     if "volume" in launch.settings:
-        return replace(launch, restarts=restarts, run_folder=f"{_VOLUME}/{launch.name}")
+        return replace(launch, restarts=restarts, run_folder=_in_volume(launch))
     if "bucket" in launch.settings:
         return replace(launch, restarts=restarts, copy_to=f"{_BUCKET}/{launch.name}")
     return replace(launch, restarts=restarts)
+
+
+def _in_volume(launch: Launch) -> str:
+    """The folder of the run in the volume, which is mounted as the folder around it."""
+    folder = PurePosixPath(launch.run_folder)
+    return str(folder) if folder.is_absolute() and len(folder.parts) > 2 else f"{_VOLUME}/{launch.name}"
 
 
 def _task(launch: Launch) -> dict[str, Json]:
@@ -86,10 +93,8 @@ def _task(launch: Launch) -> dict[str, Json]:
         "num_nodes": launch.machines,
         "resources": _resources(launch),
     }
-    if secrets := settings.get("secrets"):
-        task["secrets"] = dict.fromkeys(secrets.split(","))
     if "volume" in settings:
-        task["volumes"] = {_VOLUME: settings["volume"]}
+        task["volumes"] = {_in_volume(launch).rpartition("/")[0]: settings["volume"]}
     elif "bucket" in settings:
         task["file_mounts"] = {_BUCKET: {"source": settings["bucket"], "mode": "MOUNT_CACHED"}}
     task["run"] = _run(launch)
@@ -186,6 +191,7 @@ TARGET = LaunchTarget(
     submit=submit,
     default_grace_s=30.0,  # sky/skylet/subprocess_daemon.py: SIGKILL 30 s after SIGTERM
     installs=True,
+    mounts=True,
     settings={
         "bucket": TargetSetting(
             "A bucket that checkpoints are copied to, and taken from by the next machine.",
@@ -193,7 +199,7 @@ TARGET = LaunchTarget(
             "s3://runs",
         ),
         "volume": TargetSetting(
-            "A volume of SkyPilot that all machines mount; the run is its folder NAME.", r"[a-z0-9-]{1,60}", "runs"
+            "A volume of SkyPilot that all machines mount; the run is a folder of it.", r"[a-z0-9-]{1,60}", "runs"
         ),
         "secrets": TargetSetting(
             "Variables of your environment that the training gets, with commas.", rf"{_NAME}(,{_NAME})*", "HF_TOKEN"

@@ -54,6 +54,7 @@ class LaunchTarget:
         longest_grace_s: the most that its file can demand; None without a limit.
         needs_image: whether it runs containers only.
         installs: whether its machines start without gpuwise.
+        mounts: whether its files mount the folder of the run on every machine, or are refused.
         settings: its own settings, by name.
     """
 
@@ -66,6 +67,7 @@ class LaunchTarget:
     longest_grace_s: float | None = None
     needs_image: bool = False
     installs: bool = False
+    mounts: bool = False
     settings: Mapping[str, TargetSetting] = field(default_factory=dict, hash=False)
 
     def parse_settings(self, pairs: Iterable[str]) -> dict[str, str]:

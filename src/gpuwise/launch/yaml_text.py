@@ -8,7 +8,7 @@ import yaml
 
 from gpuwise.json_types import JsonObject
 
-# PyYAML and Go's parser disagree on y, 1e3 and 0o7: only words that no schema of YAML 1.1 or 1.2 reads as something else stay bare.
+# PyYAML and Go's parser disagree on y, 1e3 and 0o7: what stays bare is a word that no schema of YAML reads as something else.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")
 _NOT_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"}
 
@@ -24,10 +24,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    if "\n" in value:
-        style = "|"
-    else:
-        style = "" if _PLAIN.fullmatch(value) and value.lower() not in _NOT_WORDS else '"'
+    plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_WORDS
+    style = "|" if "\n" in value else "" if plain else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 

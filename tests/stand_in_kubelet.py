@@ -1,0 +1,232 @@
+"""A kubelet and the controllers of Job, JobSet, TrainJob and SkyPilot, as far as a launch's files need them, in processes.
+
+It reads the emitted YAML and does what the controllers' documentation says: a pod for each index with the controller's
+variables, its ConfigMap and volume at its paths, its name on the loopback device; SIGTERM, the grace, SIGKILL; all pods again by
+the failure policy. It proves that the files keep their side of the contract, not that a cluster keeps its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from base64 import b64decode
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_POLL_S = 0.02
+# A namespace of its own names the pods: no privilege beyond that of a user is needed where user namespaces are allowed.
+NAMED = ("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"')
+
+
+@dataclass
+class Pod:
+    """A pod, or a machine of SkyPilot: a process and how long it gets after SIGTERM."""
+
+    process: subprocess.Popen[bytes]
+    grace_s: float
+    disrupted: bool = False
+
+    def terminate(self) -> None:
+        """SIGTERM to the first process, SIGKILL to all once the grace is over."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(self.grace_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """As when the machine goes."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def failed(self) -> bool:
+        return self.process.poll() not in (None, 0)
+
+
+@dataclass
+class Cluster:
+    """Where pods run.
+
+    Attributes:
+        folder: for pods, volumes and logs.
+        variables: of every container, beside the controller's: PATH, and where gpuwise is.
+        attempts: pods of each start, in order.
+        counted: restarts that counted towards the limit.
+    """
+
+    folder: Path
+    variables: dict[str, str]
+    attempts: list[list[Pod]] = field(default_factory=list)
+    counted: int = 0
+
+    def log(self) -> str:
+        """What all pods printed."""
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
+
+    def start(self, argv: list[str], *, work: Path, grace_s: float, hosts: Path | None, **variables: str) -> Pod:
+        number = len(list(self.folder.glob("*.log")))
+        with open(self.folder / f"{number:03}.log", "wb") as log:
+            named = [*NAMED[:-1], NAMED[-1], str(hosts)] if hosts else []
+            environment = {**self.variables, **variables}
+            process = subprocess.Popen(
+                [*named, *argv], cwd=work, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        return Pod(process, grace_s)
+
+
+@dataclass
+class JobSetRun:
+    """A JobSet, or a TrainJob with its runtime, from its file. `until_over` returns when it has completed or failed."""
+
+    cluster: Cluster
+    documents: list[dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        of_kind = {document["kind"]: document for document in self.documents}
+        self.config, train_job = of_kind["ConfigMap"], of_kind.get("TrainJob")
+        jobset = of_kind.get("JobSet")
+        self.spec = jobset["spec"] if jobset else of_kind["TrainingRuntime"]["spec"]["template"]["spec"]
+        self.name = (train_job or jobset)["metadata"]["name"]  # type: ignore[index]
+        [replicated] = self.spec["replicatedJobs"]
+        self.job, self.hostname = replicated["template"]["spec"], f"{self.name}-{replicated['name']}-0"
+        self.ranks = train_job["spec"]["trainer"]["numProcPerNode"] if train_job else None
+
+    def until_over(self, *, disrupt: list[float]) -> str:
+        """Runs until "Completed" or "Failed". disrupt: seconds after each start at which pod 0 is evicted, in turn."""
+        while True:
+            self.start()
+            evicted = self._watch(disrupt.pop(0) if disrupt else None)
+            if evicted is None and not any(pod.failed() for pod in self.cluster.attempts[-1]):
+                return "Completed"
+            reason = self._reason()
+            for pod in self.cluster.attempts[-1]:  # BlockingRecreate: the others are deleted before any is made anew
+                pod.terminate()
+            actions = [rule["action"] for rule in self.spec["failurePolicy"]["rules"] if reason in rule["onJobFailureReasons"]]
+            action = actions[0] if actions else "RestartJobSet"
+            self.cluster.counted += action == "RestartJobSet"
+            if action == "FailJobSet" or self.cluster.counted > self.spec["failurePolicy"]["maxRestarts"]:
+                return "Failed"
+
+    def start(self) -> None:
+        pods = []
+        hosts = self.cluster.folder / "hosts"
+        names = [f"{self.hostname}-{index}.{self.name}" for index in range(self.job["completions"])]
+        hosts.write_text("127.0.0.1 localhost\n" + "".join(f"127.0.0.1 {name}\n" for name in names))
+        for index in range(self.job["parallelism"]):
+            variables = {"JOB_COMPLETION_INDEX": str(index)}
+            if self.ranks is not None:  # what Kubeflow's torch plugin sets
+                meets = {"PET_NODE_RANK": str(index), "PET_MASTER_ADDR": names[0], "PET_MASTER_PORT": "29400"}
+                variables |= {**meets, "PET_NNODES": str(len(names)), "PET_NPROC_PER_NODE": str(self.ranks)}
+            pods.append(self._pod(index, hosts, variables))
+        self.cluster.attempts.append(pods)
+
+    def _pod(self, index: int, hosts: Path, variables: dict[str, str]) -> Pod:
+        spec = self.job["template"]["spec"]
+        [container] = spec["containers"]
+        root = self.cluster.folder / f"pod-{len(self.cluster.attempts)}-{index}"
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        for mount in container["volumeMounts"]:
+            volume, path = volumes[mount["name"]], root / mount["mountPath"].lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if "configMap" in volume:
+                self._mount_files(path, volume["configMap"]["items"])
+            elif "persistentVolumeClaim" in volume:
+                claim = self.cluster.folder / "volumes" / volume["persistentVolumeClaim"]["claimName"] / mount["subPath"]
+                claim.mkdir(parents=True, exist_ok=True)
+                path.symlink_to(claim)
+            else:
+                path.mkdir(exist_ok=True)
+        argv = [str(root / word.lstrip("/")) if word.startswith("/") else word for word in container["command"]]
+        work = root / container["workingDir"].lstrip("/")
+        return self.cluster.start(argv, work=work, grace_s=spec["terminationGracePeriodSeconds"], hosts=hosts, **variables)
+
+    def _mount_files(self, path: Path, items: list[dict[str, str]]) -> None:
+        """As the kubelet's atomic writer does: the files in a folder of this version, ..data and links to them."""
+        contents = {key: text.encode() for key, text in self.config["data"].items()}
+        contents |= {key: b64decode(text) for key, text in self.config.get("binaryData", {}).items()}
+        for item in items:
+            file = path / "..2026_11_28" / item["path"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(contents[item["key"]])
+        (path / "..data").symlink_to("..2026_11_28")
+        for entry in (path / "..data").iterdir():
+            (path / entry.name).symlink_to(Path("..data") / entry.name)
+
+    def _watch(self, evict_s: float | None) -> Pod | None:
+        """Waits until all pods have ended, or one has failed, or it is time to evict the first."""
+        pods, start_s = self.cluster.attempts[-1], time.monotonic()
+        while any(pod.process.poll() is None for pod in pods) and not any(pod.failed() for pod in pods):
+            if evict_s is not None and time.monotonic() - start_s > evict_s:
+                pods[0].disrupted = True
+                pods[0].terminate()
+                return pods[0]
+            time.sleep(_POLL_S)
+        return None
+
+    def _reason(self) -> str:
+        """Why the Job failed: by the first rule of its policy that a failed pod matches, else since backoffLimit is 0."""
+        for pod in self.cluster.attempts[-1]:
+            for rule in self.job["podFailurePolicy"]["rules"]:
+                condition, codes = rule.get("onPodConditions"), rule.get("onExitCodes", {}).get("values", [])
+                if pod.failed() and rule["action"] == "FailJob" and (pod.disrupted if condition else pod.process.poll() in codes):
+                    return "PodFailurePolicy"
+        return "BackoffLimitExceeded"
+
+
+@dataclass
+class SkyRun:
+    """A task of SkyPilot as a managed job: its machines are taken away without a signal, and new ones start in their place."""
+
+    cluster: Cluster
+    task: dict[str, Any]
+    workdir: Path
+
+    def until_over(self, *, disrupt: list[float]) -> str:
+        """As JobSetRun.until_over; what is disrupted is the first machine."""
+        recovery = self.task["resources"]["job_recovery"]
+        while True:
+            pods = self._start()
+            evict_s, start_s = (disrupt.pop(0) if disrupt else None), time.monotonic()
+            while any(pod.process.poll() is None for pod in pods):
+                if evict_s is not None and time.monotonic() - start_s > evict_s:
+                    pods[0].kill()
+                if any(pod.failed() for pod in pods):  # SkyPilot cancels the other machines
+                    for pod in pods:
+                        pod.terminate()
+                time.sleep(_POLL_S)
+            codes = {pod.process.poll() for pod in pods}
+            if codes == {0}:
+                return "Completed"
+            gone = -signal.SIGKILL in codes
+            if not gone and not codes & set(recovery["recover_on_exit_codes"]):
+                self.cluster.counted += 1
+                if self.cluster.counted > recovery["max_restarts_on_errors"]:
+                    return "Failed"
+
+    def _start(self) -> list[Pod]:
+        pods = []
+        addresses = "\n".join("127.0.0.1" for _ in range(self.task["num_nodes"]))
+        for rank in range(self.task["num_nodes"]):
+            machine = self.cluster.folder / f"machine-{len(self.cluster.attempts)}-{rank}"
+            subprocess.run(f"cp -R {shlex.quote(str(self.workdir))} {shlex.quote(str(machine))}", shell=True, check=True)
+            variables = {"SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NODE_IPS": addresses}
+            variables["SKYPILOT_NUM_NODES"] = str(self.task["num_nodes"])
+            pods.append(self.cluster.start(["bash", "-c", self.task["run"]], work=machine, grace_s=30, hosts=None, **variables))
+        self.cluster.attempts.append(pods)
+        return pods
+
+
+def jobset_run(cluster: Cluster, text: str) -> JobSetRun:
+    return JobSetRun(cluster, list(yaml.safe_load_all(text)))
+
+
+def sky_run(cluster: Cluster, workdir: Path) -> SkyRun:
+    return SkyRun(cluster, yaml.safe_load((workdir / "task.yaml").read_text()), workdir)
