@@ -41,7 +41,7 @@ from gpuwise.strategy import HostSettings, Strategy
 TOLD = struct.Struct("<qdd")  # step, loss, learning rate; step 0: text follows, of what ended the life
 HELLO = b"\n"  # told before all steps
 MOST_STEPS = 7  # of a life that is killed at a random moment
-KEPT = {"run.json", "log.jsonl", "report.html", "lock", "checkpoints", "stalls"}  # what a run's folder may hold
+KEPT = {"run.json", "state.json", "log.jsonl", "report.html", "lock", "checkpoints", "stalls"}  # what a run's folder may hold
 
 
 # --- what is trained

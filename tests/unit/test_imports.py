@@ -41,6 +41,7 @@ FLOORS = [
     {"launch"},
     {"results"},
     {"report"},
+    {"runs"},
     {"job"},
     {"runtime"},
     {"tracing"},

@@ -131,11 +131,8 @@ class CheckpointManager:
 
     def save(self, step: int, state: Mapping[str, object], meta: Mapping[str, object], *, best: bool, wait: bool) -> None:
         """Begins a save; with `wait` returns after its end. `look` returns its result."""
-        self._begun_s, self.due_s, self._is_last = (
-            time.perf_counter(),
-            math.inf,
-            wait,
-        )  # no other save until this one is on disk
+        # No other save until this one is on disk.
+        self._begun_s, self.due_s, self._is_last = time.perf_counter(), math.inf, wait
         try:
             if wait:
                 self._ended.append(self._saver.save_now(step, state, meta=meta, best=best))
@@ -231,6 +228,11 @@ class RunCheckpoints:
     def save_s(self) -> float:
         """Latest measured seconds of a save; 0 before the first."""
         return 0.0 if self.manager is None else self.manager.save_s
+
+    @property
+    def last_step(self) -> int | None:
+        """Step of the newest checkpoint of this attempt; None before the first."""
+        return None if self.manager is None or self.manager.last is None else self.manager.last[0]
 
     @property
     def begun(self) -> bool:
