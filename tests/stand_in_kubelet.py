@@ -1,8 +1,8 @@
 """A kubelet and the controllers of Job, JobSet, TrainJob and SkyPilot, as far as a launch's files need them, in processes.
 
 It reads the emitted YAML and does what the controllers' documentation says: a pod for each index with the controller's
-variables, its ConfigMap and volume at its paths, its name on the loopback device; SIGTERM, the grace, SIGKILL; all pods again by
-the failure policy. It proves that the files keep their side of the contract, not that a cluster keeps its own.
+variables, its ConfigMap and volume at its paths, its name on the loopback device; SIGTERM, the grace, SIGKILL; all pods
+again by the failure policy. It proves that the files keep their side of the contract, not that a cluster keeps its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from base64 import b64decode
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,8 @@ class JobSetRun:
         self.job, self.hostname = replicated["template"]["spec"], f"{self.name}-{replicated['name']}-0"
         self.ranks = train_job["spec"]["trainer"]["numProcPerNode"] if train_job else None
 
-    def until_over(self, *, disrupt: list[float]) -> str:
-        """Runs until "Completed" or "Failed". disrupt: seconds after each start at which pod 0 is evicted, in turn."""
+    def until_over(self, *, disrupt: list[Callable[[], bool]]) -> str:
+        """Runs until "Completed" or "Failed". disrupt: for each start in turn, whether pod 0 is evicted now."""
         while True:
             self.start()
             evicted = self._watch(disrupt.pop(0) if disrupt else None)
@@ -160,11 +161,11 @@ class JobSetRun:
         for entry in (path / "..data").iterdir():
             (path / entry.name).symlink_to(Path("..data") / entry.name)
 
-    def _watch(self, evict_s: float | None) -> Pod | None:
+    def _watch(self, evicts: Callable[[], bool] | None) -> Pod | None:
         """Waits until all pods have ended, or one has failed, or it is time to evict the first."""
-        pods, start_s = self.cluster.attempts[-1], time.monotonic()
+        pods = self.cluster.attempts[-1]
         while any(pod.process.poll() is None for pod in pods) and not any(pod.failed() for pod in pods):
-            if evict_s is not None and time.monotonic() - start_s > evict_s:
+            if evicts is not None and evicts():
                 pods[0].disrupted = True
                 pods[0].terminate()
                 return pods[0]
@@ -175,8 +176,9 @@ class JobSetRun:
         """Why the Job failed: by the first rule of its policy that a failed pod matches, else since backoffLimit is 0."""
         for pod in self.cluster.attempts[-1]:
             for rule in self.job["podFailurePolicy"]["rules"]:
-                condition, codes = rule.get("onPodConditions"), rule.get("onExitCodes", {}).get("values", [])
-                if pod.failed() and rule["action"] == "FailJob" and (pod.disrupted if condition else pod.process.poll() in codes):
+                codes = rule.get("onExitCodes", {}).get("values", [])
+                matches = pod.disrupted if "onPodConditions" in rule else pod.process.poll() in codes
+                if pod.failed() and matches and rule["action"] == "FailJob":
                     return "PodFailurePolicy"
         return "BackoffLimitExceeded"
 
@@ -189,14 +191,14 @@ class SkyRun:
     task: dict[str, Any]
     workdir: Path
 
-    def until_over(self, *, disrupt: list[float]) -> str:
+    def until_over(self, *, disrupt: list[Callable[[], bool]]) -> str:
         """As JobSetRun.until_over; what is disrupted is the first machine."""
         recovery = self.task["resources"]["job_recovery"]
         while True:
             pods = self._start()
-            evict_s, start_s = (disrupt.pop(0) if disrupt else None), time.monotonic()
+            evicts = disrupt.pop(0) if disrupt else None
             while any(pod.process.poll() is None for pod in pods):
-                if evict_s is not None and time.monotonic() - start_s > evict_s:
+                if evicts is not None and evicts():
                     pods[0].kill()
                 if any(pod.failed() for pod in pods):  # SkyPilot cancels the other machines
                     for pod in pods:

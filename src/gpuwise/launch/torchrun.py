@@ -50,6 +50,8 @@ def agent_lines(launch: Launch, *, rendezvous: tuple[str, ...]) -> list[str]:
     rendezvous: flags of torchrun, quoted here.
     """
     agent = ["--nnodes", str(launch.machines), "--nproc-per-node", str(launch.ranks_per_machine), *rendezvous]
+    module, *words = launch.train_argv
+    # After -- torchrun takes nothing as its own: --run would be short for its --run-path.
     agent += ["--max-restarts", str(launch.restarts), "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]
     return [
         "grace=()",
@@ -58,7 +60,7 @@ def agent_lines(launch: Launch, *, rendezvous: tuple[str, ...]) -> list[str]:
         "else",
         f'  echo "this PyTorch ends ranks {AGENT_GRACE_S:g} s after a signal; a save may take {launch.save_s:.0f} s" >&2',
         "fi",
-        *runs(f'python -m torch.distributed.run "${{grace[@]}}" {joined([*agent, *launch.train_argv])}'),
+        *runs(f'python -m torch.distributed.run "${{grace[@]}}" {joined([*agent, module, "--", *words])}'),
         asks_state(launch.run_folder),
     ]
 
