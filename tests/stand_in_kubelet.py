@@ -8,12 +8,13 @@ again by the failure policy. It proves that the files keep their side of the con
 from __future__ import annotations
 
 import os
-import shlex
+import shutil
 import signal
 import subprocess
 import time
 from base64 import b64decode
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,35 +22,53 @@ from typing import Any
 import yaml
 
 _POLL_S = 0.02
-# A namespace of its own names the pods: no privilege beyond that of a user is needed where user namespaces are allowed.
-NAMED = ("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"')
+# A container: processes, mounts and the name of the host of its own, and names of all pods in /etc/hosts.
+CONTAINER = (
+    *("unshare", "--user", "--map-root-user", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc"),
+    *("bash", "-c", 'hostname "$0" && mount --bind "$1" /etc/hosts && exec "${@:2}"'),
+)
 
 
 @dataclass
 class Pod:
-    """A pod, or a machine of SkyPilot: a process and how long it gets after SIGTERM."""
+    """A pod, or a machine of SkyPilot: a container and how long it gets after SIGTERM."""
 
-    process: subprocess.Popen[bytes]
+    container: subprocess.Popen[bytes]
     grace_s: float
     disrupted: bool = False
 
-    def terminate(self) -> None:
-        """SIGTERM to the first process, SIGKILL to all once the grace is over."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(self.grace_s)
-            except subprocess.TimeoutExpired:
-                self.kill()
+    @property
+    def code(self) -> int | None:
+        return self.container.poll()
+
+    def terminate(self, *, all_processes: bool = False) -> None:
+        """SIGTERM to the first process, or to each, and SIGKILL once the grace is over."""
+        for pid in self._processes() if all_processes else self._processes()[:1]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        try:
+            self.container.wait(self.grace_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
     def kill(self) -> None:
-        """As when the machine goes."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        """As when the machine goes: all processes at once."""
+        self.container.kill()
+        self.container.wait()
 
     def failed(self) -> bool:
-        return self.process.poll() not in (None, 0)
+        return self.code not in (None, 0)
+
+    def _processes(self) -> list[int]:
+        """From the first one on, as the machine counts them."""
+        pids, waiting = [], [self.container.pid]
+        while waiting:
+            with suppress(OSError):
+                pid = waiting.pop(0)
+                children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+                pids += map(int, children)
+                waiting += map(int, children)
+        return pids
 
 
 @dataclass
@@ -68,19 +87,20 @@ class Cluster:
     attempts: list[list[Pod]] = field(default_factory=list)
     counted: int = 0
 
+    @property
+    def hosts(self) -> Path:
+        return self.folder / "hosts"
+
     def log(self) -> str:
         """What all pods printed."""
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
 
-    def start(self, argv: list[str], *, work: Path, grace_s: float, hosts: Path | None, **variables: str) -> Pod:
+    def start(self, argv: list[str], *, name: str, work: Path, grace_s: float, **variables: str) -> Pod:
         number = len(list(self.folder.glob("*.log")))
         with open(self.folder / f"{number:03}.log", "wb") as log:
-            named = [*NAMED[:-1], NAMED[-1], str(hosts)] if hosts else []
-            environment = {**self.variables, **variables}
-            process = subprocess.Popen(
-                [*named, *argv], cwd=work, env=environment, stdout=log, stderr=log, start_new_session=True
-            )
-        return Pod(process, grace_s)
+            words = [*CONTAINER, name, str(self.hosts), *argv]
+            container = subprocess.Popen(words, cwd=work, env={**self.variables, **variables}, stdout=log, stderr=log)
+        return Pod(container, grace_s)
 
 
 @dataclass
@@ -118,18 +138,17 @@ class JobSetRun:
 
     def start(self) -> None:
         pods = []
-        hosts = self.cluster.folder / "hosts"
         names = [f"{self.hostname}-{index}.{self.name}" for index in range(self.job["completions"])]
-        hosts.write_text("127.0.0.1 localhost\n" + "".join(f"127.0.0.1 {name}\n" for name in names))
+        self.cluster.hosts.write_text("127.0.0.1 localhost\n" + "".join(f"127.0.0.1 {name}\n" for name in names))
         for index in range(self.job["parallelism"]):
             variables = {"JOB_COMPLETION_INDEX": str(index)}
             if self.ranks is not None:  # what Kubeflow's torch plugin sets
                 meets = {"PET_NODE_RANK": str(index), "PET_MASTER_ADDR": names[0], "PET_MASTER_PORT": "29400"}
                 variables |= {**meets, "PET_NNODES": str(len(names)), "PET_NPROC_PER_NODE": str(self.ranks)}
-            pods.append(self._pod(index, hosts, variables))
+            pods.append(self._pod(index, variables))
         self.cluster.attempts.append(pods)
 
-    def _pod(self, index: int, hosts: Path, variables: dict[str, str]) -> Pod:
+    def _pod(self, index: int, variables: dict[str, str]) -> Pod:
         spec = self.job["template"]["spec"]
         [container] = spec["containers"]
         root = self.cluster.folder / f"pod-{len(self.cluster.attempts)}-{index}"
@@ -147,7 +166,8 @@ class JobSetRun:
                 path.mkdir(exist_ok=True)
         argv = [str(root / word.lstrip("/")) if word.startswith("/") else word for word in container["command"]]
         work = root / container["workingDir"].lstrip("/")
-        return self.cluster.start(argv, work=work, grace_s=spec["terminationGracePeriodSeconds"], hosts=hosts, **variables)
+        grace_s, name = spec["terminationGracePeriodSeconds"], f"{self.hostname}-{index}"
+        return self.cluster.start(argv, name=name, work=work, grace_s=grace_s, **variables)
 
     def _mount_files(self, path: Path, items: list[dict[str, str]]) -> None:
         """As the kubelet's atomic writer does: the files in a folder of this version, ..data and links to them."""
@@ -164,7 +184,7 @@ class JobSetRun:
     def _watch(self, evicts: Callable[[], bool] | None) -> Pod | None:
         """Waits until all pods have ended, or one has failed, or it is time to evict the first."""
         pods = self.cluster.attempts[-1]
-        while any(pod.process.poll() is None for pod in pods) and not any(pod.failed() for pod in pods):
+        while any(pod.code is None for pod in pods) and not any(pod.failed() for pod in pods):
             if evicts is not None and evicts():
                 pods[0].disrupted = True
                 pods[0].terminate()
@@ -177,7 +197,7 @@ class JobSetRun:
         for pod in self.cluster.attempts[-1]:
             for rule in self.job["podFailurePolicy"]["rules"]:
                 codes = rule.get("onExitCodes", {}).get("values", [])
-                matches = pod.disrupted if "onPodConditions" in rule else pod.process.poll() in codes
+                matches = pod.disrupted if "onPodConditions" in rule else pod.code in codes
                 if pod.failed() and matches and rule["action"] == "FailJob":
                     return "PodFailurePolicy"
         return "BackoffLimitExceeded"
@@ -197,14 +217,14 @@ class SkyRun:
         while True:
             pods = self._start()
             evicts = disrupt.pop(0) if disrupt else None
-            while any(pod.process.poll() is None for pod in pods):
+            while any(pod.code is None for pod in pods):
                 if evicts is not None and evicts():
                     pods[0].kill()
-                if any(pod.failed() for pod in pods):  # SkyPilot cancels the other machines
+                if any(pod.failed() for pod in pods):
                     for pod in pods:
-                        pod.terminate()
+                        pod.terminate(all_processes=True)  # as job_lib.cancel_jobs does on the machines that are left
                 time.sleep(_POLL_S)
-            codes = {pod.process.poll() for pod in pods}
+            codes = {pod.code for pod in pods}
             if codes == {0}:
                 return "Completed"
             gone = -signal.SIGKILL in codes
@@ -215,13 +235,15 @@ class SkyRun:
 
     def _start(self) -> list[Pod]:
         pods = []
+        self.cluster.hosts.write_text("127.0.0.1 localhost\n")
         addresses = "\n".join("127.0.0.1" for _ in range(self.task["num_nodes"]))
         for rank in range(self.task["num_nodes"]):
             machine = self.cluster.folder / f"machine-{len(self.cluster.attempts)}-{rank}"
-            subprocess.run(f"cp -R {shlex.quote(str(self.workdir))} {shlex.quote(str(machine))}", shell=True, check=True)
+            shutil.copytree(self.workdir, machine)
             variables = {"SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NODE_IPS": addresses}
             variables["SKYPILOT_NUM_NODES"] = str(self.task["num_nodes"])
-            pods.append(self.cluster.start(["bash", "-c", self.task["run"]], work=machine, grace_s=30, hosts=None, **variables))
+            argv = ["bash", "-c", self.task["run"]]
+            pods.append(self.cluster.start(argv, name=machine.name, work=machine, grace_s=30, **variables))
         self.cluster.attempts.append(pods)
         return pods
 

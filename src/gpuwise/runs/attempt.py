@@ -10,7 +10,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpuwise.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, GpuwiseError, InputError, RankLostError, RunEndedError, UnsupportedError, message_of
+from gpuwise.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_UNEXPECTED,
+    GpuwiseError,
+    InputError,
+    RankLostError,
+    RunEndedError,
+    UnsupportedError,
+    message_of,
+)
 from gpuwise.results.run_status import DONE, FAILED, INTERRUPTED, RUNNING, RunStatus, StopReason
 from gpuwise.runs.lock import RunLock
 from gpuwise.runs.state_file import read_status, write_status
@@ -84,9 +93,7 @@ class Attempt:
         if status is not None and checkpoint_step not in (None, status.checkpoint_step):
             self._write(_with_checkpoint(status, checkpoint_step, step=step))
 
-    def end(
-        self, state: str, *, step: int, checkpoint_step: int | None, exit_code: int, reason: StopReason | None
-    ) -> None:
+    def end(self, state: str, *, step: int, checkpoint_step: int | None, exit_code: int, reason: StopReason | None) -> None:
         """Notes how the attempt has ended, and its newest checkpoint (None without one of its own)."""
         if self._status is not None:
             status = _with_checkpoint(self._status, checkpoint_step, step=step)
@@ -143,9 +150,7 @@ def after_error(status: RunStatus, error: BaseException) -> RunStatus:
     return replace(status, state=FAILED, exit_code=EXIT_UNEXPECTED, reason=StopReason("unexpected", text))
 
 
-def note_failure(
-    folder: Path, error: BaseException, *, status: RunStatus | None = None, unless_noted: bool = False
-) -> None:
+def note_failure(folder: Path, error: BaseException, *, status: RunStatus | None = None, unless_noted: bool = False) -> None:
     """Notes in the state of a run that an attempt has failed outside its lock on the folder: before it, or after.
 
     A wrapper would else read how the attempt before has ended, and start the run for ever. Nothing happens where there is no
