@@ -18,9 +18,11 @@ FILES = {"skypilot": "task.yaml", "kubernetes": "jobset.yaml", "kubeflow": "trai
 AWS = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1"}
 
 
-def plan_at(*, machines: int = 1, devices: int = 8, chip: str = "h100-80gb-sxm", cpu: bool = False, **offer: Any) -> Plan:
+def plan_at(
+    *, machines: int = 1, devices: int = 8, chip: str = "h100-80gb-sxm", cpu: bool = False, job: str = "gpt2", **offer: Any
+) -> Plan:
     """GPT-2 on one offer, whose fields these are; devices are those of each machine."""
-    plan = sample_plan(devices=devices * machines, machines=machines, cpu=cpu)
+    plan = sample_plan(devices=devices * machines, machines=machines, cpu=cpu, job=job)
     return replace(plan, device=chip, offer=replace(plan.offer, chip_id=chip, **{**AWS, **offer}))
 
 

@@ -157,7 +157,7 @@ class JobSetRun:
             volume, path = volumes[mount["name"]], root / mount["mountPath"].lstrip("/")
             path.parent.mkdir(parents=True, exist_ok=True)
             if "configMap" in volume:
-                self._mount_files(path, volume["configMap"]["items"])
+                mount_files(path, self.config, volume["configMap"]["items"])
             elif "persistentVolumeClaim" in volume:
                 claim = self.cluster.folder / "volumes" / volume["persistentVolumeClaim"]["claimName"] / mount["subPath"]
                 claim.mkdir(parents=True, exist_ok=True)
@@ -168,18 +168,6 @@ class JobSetRun:
         work = root / container["workingDir"].lstrip("/")
         grace_s, name = spec["terminationGracePeriodSeconds"], f"{self.hostname}-{index}"
         return self.cluster.start(argv, name=name, work=work, grace_s=grace_s, **variables)
-
-    def _mount_files(self, path: Path, items: list[dict[str, str]]) -> None:
-        """As the kubelet's atomic writer does: the files in a folder of this version, ..data and links to them."""
-        contents = {key: text.encode() for key, text in self.config["data"].items()}
-        contents |= {key: b64decode(text) for key, text in self.config.get("binaryData", {}).items()}
-        for item in items:
-            file = path / "..2026_11_28" / item["path"]
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(contents[item["key"]])
-        (path / "..data").symlink_to("..2026_11_28")
-        for entry in (path / "..data").iterdir():
-            (path / entry.name).symlink_to(Path("..data") / entry.name)
 
     def _watch(self, evicts: Callable[[], bool] | None) -> Pod | None:
         """Waits until all pods have ended, or one has failed, or it is time to evict the first."""
@@ -246,6 +234,19 @@ class SkyRun:
             pods.append(self.cluster.start(argv, name=machine.name, work=machine, grace_s=30, **variables))
         self.cluster.attempts.append(pods)
         return pods
+
+
+def mount_files(path: Path, config: dict[str, Any], items: list[dict[str, str]]) -> None:
+    """A ConfigMap as the kubelet's atomic writer mounts it: a folder of this version, ..data, and links to its files."""
+    contents = {key: text.encode() for key, text in config["data"].items()}
+    contents |= {key: b64decode(text) for key, text in config.get("binaryData", {}).items()}
+    for item in items:
+        file = path / "..2026_11_28" / item["path"]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(contents[item["key"]])
+    (path / "..data").symlink_to("..2026_11_28")
+    for entry in (path / "..data").iterdir():
+        (path / entry.name).symlink_to(Path("..data") / entry.name)
 
 
 def jobset_run(cluster: Cluster, text: str) -> JobSetRun:

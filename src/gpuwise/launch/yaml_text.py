@@ -10,6 +10,7 @@ from gpuwise.json_types import JsonObject
 
 # PyYAML and Go's parser disagree on y, 1e3 and 0o7: what stays bare is a word that no schema of YAML reads as something else.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")
+_BREAKS = re.compile(r"[\r\x85\u2028\u2029]")  # line breaks to YAML that literal blocks would turn into "\n"
 _NOT_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"}
 
 
@@ -25,7 +26,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_WORDS
-    style = "|" if "\n" in value else "" if plain else '"'
+    style = "|" if "\n" in value and not _BREAKS.search(value) else "" if plain else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
