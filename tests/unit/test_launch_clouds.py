@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+import shlex
 from base64 import b64decode
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from tests.cloud_launches import FILES, IMAGE, job_of, plan_at, written
 from tests.launch_samples import Clients, sample_plan
 
 import gpuwise
+from gpuwise.cli.main import main
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.launch.yaml_text import yaml_text
 
 PODS = ("kubernetes", "kubeflow")
+DOCS = Path(__file__).parents[2] / "docs" / "launch-clouds.md"
 
 
 def test_skypilot_buys_the_row_that_the_plan_priced(tmp_path):
@@ -150,6 +155,7 @@ def test_files_larger_than_a_config_map_are_refused_with_their_size(tmp_path):
         ("kubeflow", plan_at(), {"set": []}, "a run folder no other machine can see"),
         ("skypilot", plan_at(provider="coreweave"), {}, "SkyPilot does not rent at coreweave"),
         ("skypilot", plan_at(provider="own"), {}, "SkyPilot does not rent at own"),
+        ("skypilot", plan_at(provider="runpod", instance="H100 SXM community"), {}, "rents its secure ones alone"),
         ("skypilot", plan_at(terms="reserved-1y"), {}, "priced reserved-1y, which SkyPilot does not buy"),
         ("skypilot", plan_at(chip="gb200-186gb"), {}, "SkyPilot at aws has no name for gb200-186gb"),
         ("skypilot", plan_at(provider="vast", instance="8x"), {}, "at vast calls h100-80gb-sxm H100, as it calls other"),
@@ -224,3 +230,14 @@ def test_unknown_chips_have_a_way_out(tmp_path):
     with pytest.raises(UnsupportedError) as caught:
         written(plan_at(chip="mi25"), "kubernetes", tmp_path / "out")
     assert "--set node-label=KEY=VALUE" in caught.value.ways_out[0]
+
+
+@pytest.mark.skipif(not DOCS.exists(), reason="not run from the source tree")
+def test_the_documented_task_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands = re.search(r"```bash\n(.*?)```", DOCS.read_text(), re.DOTALL)[1].splitlines()
+    assert len(commands) == 2
+    for command in commands:
+        result = CliRunner().invoke(main, shlex.split(command)[1:])
+        assert result.exit_code == 0, result.output
+    assert yaml.safe_load((tmp_path / "cloud" / "task.yaml").read_text())["resources"]["instance_type"] == "p5.48xlarge"

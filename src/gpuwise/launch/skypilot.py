@@ -55,6 +55,14 @@ def _check(launch: Launch) -> None:
             f"the plan is priced {offer.terms}, which SkyPilot does not buy.",
             ["plan on demand or spot: gpuwise plan --on DEVICE"],
         )
+    if offer.provider == "runpod" and "community" in offer.instance:  # fetch_runpod.py: "Only secure cloud instances"
+        raise UnsupportedError(
+            "the plan is for a community machine of runpod, and SkyPilot rents its secure ones alone, at another price.",
+            [
+                "a plan for another offer: gpuwise plan --where provider!=runpod",
+                "--to ssh, on a machine that you rent yourself",
+            ],
+        )
     no_secrets(launch, "--set secrets=NAME,NAME: `sky` reads them from your environment")
     if not _kept_elsewhere(launch) and (managed(launch) or launch.machines > 1):
         raise InputError(
