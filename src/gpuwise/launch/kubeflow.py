@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpuwise.json_types import JsonObject
 from gpuwise.launch.description import Launch
 from gpuwise.launch.kubernetes import submit as submit_jobset
 from gpuwise.launch.pods import CONTAINER, SETTINGS, check_pods, config_map, failure_policy, job_template, metadata, pod_script
@@ -22,7 +23,7 @@ def files(launch: Launch) -> Mapping[str, str]:
     """trainjob.yaml. The trainer sets torchrun's variables, PET_NODE_RANK and PET_MASTER_ADDR among them."""
     check_pods(launch)
     job = job_template(launch, deadline=False, labels={"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"})
-    runtime = {
+    runtime: JsonObject = {
         "apiVersion": _API,
         "kind": "TrainingRuntime",
         "metadata": metadata(launch, labels={"trainer.kubeflow.org/framework": "torch"}),
@@ -36,7 +37,7 @@ def files(launch: Launch) -> Mapping[str, str]:
             },
         },
     }
-    train_job = {
+    train_job: JsonObject = {
         "apiVersion": _API,
         "kind": "TrainJob",
         "metadata": metadata(launch),

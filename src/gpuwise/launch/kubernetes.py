@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpuwise.json_types import JsonObject
 from gpuwise.launch.description import Launch
 from gpuwise.launch.pods import PORT, SETTINGS, check_pods, config_map, failure_policy, job_template, metadata, pod_script
 from gpuwise.launch.shell import joined
@@ -26,7 +27,7 @@ def files(launch: Launch) -> Mapping[str, str]:
         'export PET_NODE_RANK="$JOB_COMPLETION_INDEX"',
         f"export PET_MASTER_ADDR={launch.name}-{_JOB}-0-0.{launch.name} PET_MASTER_PORT={PORT}",
     ]
-    jobset = {
+    jobset: JsonObject = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": metadata(launch),
