@@ -84,7 +84,7 @@ def describe(plan: Plan, target: LaunchTarget, settings: LaunchSettings, *, plan
         settings=target.parse_settings(settings.get("set") or ()),
     )
     remarks = [*grace_notes, notes.assumed_installed(package=" ".join(install))]
-    if machines > 1 or launch.restarts:
+    if not target.mounts and (machines > 1 or launch.restarts):
         remarks.append(notes.assumed_shared_folder(folder=run))
     return Described(launch, tuple(remarks))
 

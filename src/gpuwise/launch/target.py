@@ -11,7 +11,14 @@ from gpuwise.errors import InputError, unknown_name
 from gpuwise.launch.description import Launch
 
 # By name, the module beside this one whose TARGET it is.
-TARGETS = {"torchrun": "torchrun", "slurm": "slurm", "ssh": "ssh"}
+TARGETS = {
+    "torchrun": "torchrun",
+    "slurm": "slurm",
+    "ssh": "ssh",
+    "skypilot": "skypilot",
+    "kubernetes": "kubernetes",
+    "kubeflow": "kubeflow",
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class LaunchTarget:
         needs_image: whether it runs containers only.
         installs: whether its machines start without gpuwise.
         restarts_failures: whether it starts a run again that failed, and not only one that was interrupted.
+        mounts: whether its files mount the folder of the run on every machine, or are refused.
         settings: its own settings, by name.
     """
 
@@ -61,6 +69,7 @@ class LaunchTarget:
     needs_image: bool = False
     installs: bool = False
     restarts_failures: bool = True
+    mounts: bool = False
     settings: Mapping[str, TargetSetting] = field(default_factory=dict, hash=False)
 
     def parse_settings(self, pairs: Iterable[str]) -> dict[str, str]:
