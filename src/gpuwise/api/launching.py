@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from gpuwise.errors import InputError, MissingDependencyError
+from gpuwise.errors import InputError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware import load_catalog
 from gpuwise.launch.description import PLAN_FILE, Launch
 from gpuwise.launch.folder import LaunchFolder, read_folder, write_folder
@@ -55,7 +55,7 @@ def launch(
     launched = described.launch
     texts = {name: text.encode() for name, text in place.files(launched).items()}
     if go:
-        _check_client(place)
+        _check_client(place, place.submit(launched))
     folder = write_folder(output, {**launched.files, **texts}, _record(described, place))
     result = _result(described, folder)
     if shows is not None:
@@ -71,7 +71,7 @@ def start_launch(folder: str | os.PathLike[str], *, shows: Callable[[LaunchFolde
     written = read_folder(folder)
     place = target(written.target)
     load_plan(Path(folder) / PLAN_FILE)
-    _check_client(place)
+    _check_client(place, written.submit)
     if shows is not None:
         shows(written)
     return _run(written)
@@ -90,10 +90,14 @@ def _check_job(plan: Plan) -> None:
     planned_job(plan.job_argument, plan)
 
 
-def _check_client(place: LaunchTarget) -> None:
-    if shutil.which(place.client) is None:
+def _check_client(place: LaunchTarget, submit: Sequence[str]) -> None:
+    """Raises MissingDependencyError for a client that is not installed, UnsupportedError where there is none."""
+    if not submit:
+        raise UnsupportedError(f"no program of yours starts this launch: {place.client_source}.", ["leave out --go"])
+    client = place.client or submit[0]
+    if shutil.which(client) is None:
         raise MissingDependencyError(
-            f"{place.name} is started with {place.client}, which is not installed here.",
+            f"{place.name} is started with {client}, which is not installed here.",
             [f"install it: {place.client_source}", "leave out --go, and start the folder where it is installed"],
         )
 

@@ -15,6 +15,15 @@ def grace_raised(*, save_s: float, default_s: float, grace_s: float) -> str:
     )
 
 
+@kind_of_note(flag="--grace")
+def time_reserved(*, save_s: float, reserved_s: float) -> str:
+    """That a target kills without a signal, so that the run ends by itself before. reserved_s: kept back for the last save."""
+    return (
+        f"a stop takes up to {format_duration(save_s)} to save, and nothing announces the end: the run ends by itself "
+        f"{format_duration(reserved_s)} before it"
+    )
+
+
 @kind_of_note()
 def grace_of_site(*, save_s: float) -> str:
     """That the time between a preemption and the kill is the site's, which no file can change."""

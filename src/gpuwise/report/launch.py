@@ -29,10 +29,11 @@ def launch_report(result: LaunchResult) -> Group:
         ("run in", result.run_folder),
         ("files", ", ".join([*result.digests, "launch.toml"])),
     ]
-    start = f"cd {shlex.quote(str(result.folder))} && {shlex.join(result.submit)}"
+    folder = shlex.quote(str(result.folder))
+    start = [f"gpuwise launch {folder} --go", f"or yourself: cd {folder} && {shlex.join(result.submit)}"]
     return Group(
         heading(f"{result.folder}, for {result.target}"),
         grid(rows),
         *notes("to know", result.notes),
-        *notes("start it", [f"gpuwise launch {shlex.quote(str(result.folder))} --go", f"or yourself: {start}"]),
+        *notes("start it", start if result.submit else []),
     )
