@@ -28,6 +28,7 @@ class TrainKeywords(RunSettings, total=False):
     samples: int | str | None
     tokens: int | str | None
     run: str | os.PathLike[str] | None
+    copy_to: str | os.PathLike[str] | None
     resume: bool | None
     seed: int
     save_every: float | str | None
@@ -70,6 +71,7 @@ def train_settings(keywords: TrainKeywords, plan: Plan | None, *, host: HostSett
     if plan is not None and all(length is None for length in (steps, epochs, samples, tokens)):
         steps = plan.steps
     resume, log, writers = keywords.get("resume"), keywords.get("log"), keywords.get("writers", ())
+    copy_to = keywords.get("copy_to")
     return TrainSettings(
         steps=steps,
         epochs=epochs,
@@ -77,6 +79,7 @@ def train_settings(keywords: TrainKeywords, plan: Plan | None, *, host: HostSett
         tokens=_count(tokens, "tokens"),
         seed=keywords.get("seed", 0),
         resume="auto" if resume is None else "must" if resume else "never",
+        copy_to=None if copy_to is None else Path(copy_to),
         keep=keywords.get("keep", 2),
         save_every_s=_seconds(keywords.get("save_every")),
         interruptions_per_day=keywords.get("interruptions"),
@@ -100,6 +103,8 @@ def in_folder(settings: TrainSettings, run: str | os.PathLike[str] | None, job: 
     from gpuwise.runtime.run.folder import usual_folder
 
     if run is None:
+        if settings.copy_to is not None:
+            raise InputError("what is copied to a folder is the folder of a run, and this run has none.", ["--run FOLDER"])
         if settings.resume == "must":
             raise InputError("there is nothing to continue without a folder.", ["--run FOLDER of the run to continue"])
         return settings

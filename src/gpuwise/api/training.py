@@ -60,6 +60,8 @@ class Trainer:
         epochs, steps, samples, tokens: length of the run, one of them; None takes the plan's, or one epoch.
         run: folder of checkpoints, log and report. An unfinished run in it is continued. "auto" is runs/<job>; None stores
             nothing.
+        copy_to: folder elsewhere, such as a mounted bucket: checkpoints and log are copied there, and a machine whose `run` has
+            less goes on from it.
         resume: True requires a run to continue; False requires that there is none.
         seed: seed of the weights and of the order of the data; 0 by default.
         save_every: "10min" or seconds between checkpoints; None derives it from the time of a save and `interruptions`.

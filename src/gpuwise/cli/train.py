@@ -38,6 +38,12 @@ AUTO = "auto"  # runs/<job>, the first that is free or to be continued
     help="For checkpoints, log and report; a run in it is continued (default runs/JOB).",
 )
 @click.option("--no-run", is_flag=True, help="Keep nothing: no checkpoints, no log, no report.")
+@click.option(
+    "--copy-to",
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="Copy checkpoints and log there, such as to a mounted bucket; another machine goes on from it.",
+)
 @click.option("--resume/--no-resume", default=None, help="There must be a run to continue; or, there must be none.")
 @click.option("--save-every", metavar="TIME", help="Between checkpoints, such as 10min; chosen without it.")
 @click.option("--keep", type=int, default=2, show_default=True, metavar="N", help="Newest checkpoints kept, the best apart.")
@@ -143,8 +149,11 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
 
 
 def _not_saved(result: TrainResult) -> NotSavedError:
-    ways = ["--run FOLDER, or --log FILE, on another disk"]
-    if result.run_folder is not None and (result.checkpoints or {}).get("last_step") != result.steps:
+    ways, saved = ["--run FOLDER, or --log FILE, on another disk"], result.checkpoints or {}
+    if result.run_folder is not None and saved.get("copied_step", result.steps) != result.steps:
+        folders = f"--run {shlex.quote(result.run_folder)} --copy-to {shlex.quote(saved['copied_to'])}"
+        ways.insert(0, f"go on with {folders} on this machine: it is copied first")
+    if result.run_folder is not None and saved.get("last_step") != result.steps:
         ways.insert(0, f"make room, then go on with --run {shlex.quote(result.run_folder)} --resume")
     return NotSavedError(" ".join(dict.fromkeys(result.unsaved)), ways)
 

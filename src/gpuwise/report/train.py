@@ -101,9 +101,15 @@ def _kept(result: TrainResult) -> Iterator[tuple[str, str]]:
         yield "checkpoints", words
         if saved["sentence"]:
             yield "", saved["sentence"]
+        if "copied_to" in saved:
+            copied = saved["copied_step"]
+            yield "copied", "nothing yet" if copied is None else f"the one of step {copied:,} to {saved['copied_to']}"
     if result.run_folder is not None:
         yield "run", result.run_folder
         if result.interrupted:
-            yield "go on with", f"gpuwise train {job_word(result.job_argument)} --run {shlex.quote(result.run_folder)} --resume"
+            folders = f"--run {shlex.quote(result.run_folder)}"
+            if saved is not None and "copied_to" in saved:
+                folders += f" --copy-to {shlex.quote(saved['copied_to'])}"
+            yield "go on with", f"gpuwise train {job_word(result.job_argument)} {folders} --resume"
     if result.log_path is not None:
         yield "log", result.log_path

@@ -17,6 +17,7 @@ from gpuwise.runtime.checkpoint.manifest import (
     STATE,
     FileName,
     Manifest,
+    NewerFormatError,
     is_file_name,
     load_json,
     read_ordinary,
@@ -61,6 +62,15 @@ class Checkpoint:
         """The fingerprint of its job; None if its metadata does not contain one."""
         run = self.meta.get("run")
         return run.get("fingerprint") if isinstance(run, dict) else None
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer gpuwise wrote it, in a format that this one cannot read."""
+        try:
+            self.manifest  # noqa: B018  (reads it)
+        except FileFormatError as error:
+            return isinstance(error, NewerFormatError)
+        return False
 
     def looks_whole(self) -> bool:
         """Whether the manifest is whole and every file is there in its size; a fraction of what `verify` reads."""

@@ -34,6 +34,7 @@ class CheckpointStore:
         files: the system calls; tests put their own in.
 
     notes: for the user, about damaged checkpoints and what could not be removed.
+    in_use: steps whose checkpoints are not removed now, because they are being copied elsewhere.
     Raises InputError for keep below two.
     """
 
@@ -43,6 +44,7 @@ class CheckpointStore:
         self.folder, self.keep = Path(folder), keep
         self.files = files or Files()
         self.notes: list[Note] = []
+        self.in_use: set[int] = set()
 
     def all(self) -> list[Checkpoint]:
         """Every checkpoint, newest first, not verified."""
@@ -126,7 +128,7 @@ class CheckpointStore:
             kept = step not in whole and (len(whole) < keep or (good and step in (best, written)))
             if good:
                 whole.add(step)
-            if not kept and not _is_newer(checkpoint):
+            if not kept and step not in self.in_use and not checkpoint.is_newer:
                 try:
                     self._remove(checkpoint.path)
                 except OSError as error:
@@ -257,13 +259,3 @@ def _is_best(checkpoint: Checkpoint) -> bool:
         return checkpoint.manifest.best
     except FileFormatError:
         return False
-
-
-def _is_newer(checkpoint: Checkpoint) -> bool:
-    try:
-        checkpoint.manifest  # noqa: B018  (reads it)
-    except NewerFormatError:
-        return True
-    except FileFormatError:
-        return False
-    return False

@@ -105,23 +105,30 @@ class Stop:
             self._watcher.__exit__(*error)
         self._signals.__exit__(*error)
 
-    def check(self, now_s: float, step_s: float, save_s: float) -> StopRequest | None:
+    def check(self, now_s: float, step_s: float, save_s: float, copy_s: float = 0.0) -> StopRequest | None:
         """The reason to end the run now, or None.
 
         Arguments:
             now_s: the current time in seconds.
             step_s: expected seconds of another step; 0 if unknown.
             save_s: expected seconds of a save; 0 if unknown.
+            copy_s: expected seconds of its copy to a folder elsewhere, for which time is left, too. A save that fits is made
+                without.
         """
         self.pending = False  # reset before reading, so that a later arrival is seen at the next step
         self._listen(now_s)
-        end = min(self._ends, key=lambda end: end.spare_s(now_s, step_s, save_s), default=None)
+        kept_s = save_s + copy_s
+        end = min(self._ends, key=lambda end: end.spare_s(now_s, step_s, kept_s), default=None)
         if self._signals.received:
             return self._request("signal", self._signals.received.name, now_s, save_s)
-        if end and end.must_stop(now_s, step_s, save_s):
+        if end and end.must_stop(now_s, step_s, kept_s):
             return self._request(end.kind, end.text, now_s, save_s)
-        self.look_s = now_s + min(LOOK_S, end.spare_s(now_s, step_s, save_s) / 2) if end else math.inf
+        self.look_s = now_s + min(LOOK_S, end.spare_s(now_s, step_s, kept_s) / 2) if end else math.inf
         return None
+
+    def left_s(self, now_s: float) -> float | None:
+        """Seconds until the nearest end that is yet to come; None without one."""
+        return min((end.at_s - now_s for end in self._ends if end.at_s > now_s), default=None)
 
     def take_notes(self) -> list[str]:
         """New sentences for the user since the last call."""

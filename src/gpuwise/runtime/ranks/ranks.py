@@ -86,6 +86,12 @@ class Ranks:
         self._store.delete_key(f"told/{name}")
         return value
 
+    def left_by_rank(self, name: str) -> Json:
+        """On rank 0: a value that another rank has left by `tell_rank_0`, None where it is not there yet. Returns at once."""
+        if self._store is None or not self._store.check([f"told/{name}"]):
+            return None
+        return self.told_by_rank(name)
+
     def post(self, name: str, value: Json) -> None:
         """Leaves this rank's value for `posted`. Returns at once."""
         if self._store is None:

@@ -81,6 +81,7 @@ class CheckpointManager:
         mesh: their mesh.
 
     Attributes:
+        store: the checkpoints on disk.
         mesh: the mesh of the run.
         reports: whether this rank tells the user of saves: all ranks hear the same of them.
         due_s: time of the next save, by perf_counter.
@@ -101,9 +102,9 @@ class CheckpointManager:
         mesh: Mesh = _ONE_DEVICE,
     ):
         self.mesh, self.reports = mesh, ranks.leads
-        self._store = CheckpointStore(folder, keep=keep)
-        self._saver = RankSaver(self._store, ranks, mesh=str(mesh)) if ranks.several else Saver(self._store)
-        self._reader = RankReader(self._store, ranks) if ranks.several else self._store
+        self.store = CheckpointStore(folder, keep=keep)
+        self._saver = RankSaver(self.store, ranks, mesh=str(mesh)) if ranks.several else Saver(self.store)
+        self._reader = RankReader(self.store, ranks) if ranks.several else self.store
         self._disk = DiskWatch(folder)
         self._device, self._every_s = device, save_every_s
         self._interruptions = DEFAULT_INTERRUPTIONS_PER_DAY if interruptions_per_day is None else interruptions_per_day
@@ -122,7 +123,7 @@ class CheckpointManager:
         Of several ranks all return the same.
         """
         checkpoint = self._reader.latest()
-        notes, self._store.notes = self._store.notes, []
+        notes, self.store.notes = self.store.notes, []
         return checkpoint, notes
 
     def started(self, *, now_s: float) -> None:
@@ -131,11 +132,8 @@ class CheckpointManager:
 
     def save(self, step: int, state: Mapping[str, object], meta: Mapping[str, object], *, best: bool, wait: bool) -> None:
         """Begins a save; with `wait` returns after its end. `look` returns its result."""
-        self._begun_s, self.due_s, self._is_last = (
-            time.perf_counter(),
-            math.inf,
-            wait,
-        )  # no other save until this one is on disk
+        # No other save until this one is on disk.
+        self._begun_s, self.due_s, self._is_last = time.perf_counter(), math.inf, wait
         try:
             if wait:
                 self._ended.append(self._saver.save_now(step, state, meta=meta, best=best))
@@ -231,6 +229,11 @@ class RunCheckpoints:
     def save_s(self) -> float:
         """Latest measured seconds of a save; 0 before the first."""
         return 0.0 if self.manager is None else self.manager.save_s
+
+    @property
+    def last_step(self) -> int | None:
+        """Step of the newest checkpoint of this attempt; None before the first."""
+        return None if self.manager is None or self.manager.last is None else self.manager.last[0]
 
     @property
     def begun(self) -> bool:

@@ -7,6 +7,7 @@ from typing import cast
 
 from gpuwise.json_types import Json
 from gpuwise.notes import Note
+from gpuwise.runtime.copies import RunCopies
 from gpuwise.runtime.interruption import Stop, StopRequest
 from gpuwise.runtime.ranks import Ranks
 from gpuwise.runtime.ranks.word import Word
@@ -20,10 +21,12 @@ class Decisions:
 
     Arguments:
         stop: signals, notices and deadlines.
+        copies: what a checkpoint still takes once it is saved.
     """
 
-    def __init__(self, stop: Stop, *, meter: Meter, checkpoints: RunCheckpoints, evaluations: Evaluations):
+    def __init__(self, stop: Stop, *, meter: Meter, checkpoints: RunCheckpoints, copies: RunCopies, evaluations: Evaluations):
         self._stop, self._meter, self._checkpoints, self._evaluations = stop, meter, checkpoints, evaluations
+        self._copies = copies
 
     def due(self, step: int, now_s: float) -> bool:
         """Whether there may be something to decide after this step; costs a comparison or two."""
@@ -36,7 +39,7 @@ class Decisions:
             evaluates: whether an evaluation is due before the next step.
         """
         next_s = self._meter.recent_step_time_s + (self._evaluations.took_s if evaluates else 0.0)
-        return self._stop.check(self._meter.now_s, next_s, self._checkpoints.save_s)
+        return self._check(self._meter.now_s, next_s)
 
     def saves(self, step: int) -> bool:
         """Whether the run is saved after this step."""
@@ -46,7 +49,10 @@ class Decisions:
         """Why the run is to end while the data of its next step does not come. Called in the thread that watches reads."""
         if not self._stop.pending and now_s < self._stop.look_s:
             return None
-        return self._stop.check(now_s, self._meter.recent_step_time_s, self._checkpoints.save_s)
+        return self._check(now_s, self._meter.recent_step_time_s)
+
+    def _check(self, now_s: float, next_s: float) -> StopRequest | None:
+        return self._stop.check(now_s, next_s, self._checkpoints.save_s, self._copies.seconds)
 
 
 class AgreedDecisions(Decisions):
@@ -59,9 +65,17 @@ class AgreedDecisions(Decisions):
     """
 
     def __init__(
-        self, ranks: Ranks, stop: Stop, *, lag: int, meter: Meter, checkpoints: RunCheckpoints, evaluations: Evaluations
+        self,
+        ranks: Ranks,
+        stop: Stop,
+        *,
+        lag: int,
+        meter: Meter,
+        checkpoints: RunCheckpoints,
+        copies: RunCopies,
+        evaluations: Evaluations,
     ):
-        super().__init__(stop, meter=meter, checkpoints=checkpoints, evaluations=evaluations)
+        super().__init__(stop, meter=meter, checkpoints=checkpoints, copies=copies, evaluations=evaluations)
         self._ranks, self._lag = ranks, lag
         self._words: dict[int, Word] = {}  # that ask for something, by step
         self._request: StopRequest | None = None  # of this rank
@@ -107,7 +121,7 @@ class AgreedDecisions(Decisions):
 
     def _ask(self, now_s: float, next_s: float) -> None:
         """Looks for a reason to stop, and tells it before any word about it: it is there when that is heard."""
-        self._request = self._stop.check(now_s, next_s, self._checkpoints.save_s)
+        self._request = self._check(now_s, next_s)
         if self._request is not None:
             for key in ("stop",) if self._request.save else ("stop", "unsaved"):
                 self._ranks.first_of(key, self._as_json(self._request))

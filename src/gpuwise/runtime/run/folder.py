@@ -135,7 +135,7 @@ class RunFolder:
             raise FileFormatError(f"{path} cannot be read ({error}).", ["train in another folder: --run FOLDER"]) from None
         if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("version"), int):
             raise FileFormatError(f"{path} is not of a run of gpuwise.", ["train in another folder: --run FOLDER"])
-        if content["version"] <= VERSION and not _makes_sense(content):
+        if content["version"] <= VERSION and not makes_sense(content):
             raise FileFormatError(f"{path} is damaged.", ["train in another folder: --run FOLDER"])
         if content["version"] > VERSION:
             raise FileFormatError(
@@ -149,7 +149,8 @@ class RunFolder:
             file.write((json.dumps(identity, indent=2, default=str) + "\n").encode())
 
 
-def _makes_sense(content: Mapping[str, object]) -> bool:
+def makes_sense(content: Mapping[str, object]) -> bool:
+    """Whether it has the fields of a RunIdentity that a continuation relies on."""
     if not all(isinstance(content.get(name), kind) for name, kind in _KINDS.items()):
         return False
     identity = cast(RunIdentity, content)
@@ -214,7 +215,7 @@ def usual_folder(root: Path, job: Job, strategy: Strategy, settings: TrainSettin
         folder = RunFolder(root / (name if number == 1 else f"{name}-{number}"))
         saved = folder.identity()
         if saved is None:
-            if settings.resume == "must":
+            if settings.resume == "must" and settings.copy_to is None:
                 raise InputError(
                     f"there is no run of {job.name or 'this job'} to continue in {root}.",
                     ["leave out --resume to begin one", "--run FOLDER of the run to continue"],

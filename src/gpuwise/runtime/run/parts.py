@@ -13,6 +13,7 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.job import Job, fingerprint
 from gpuwise.notes import Note
 from gpuwise.runtime.build.program import Program, build
+from gpuwise.runtime.copies import RunCopies
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.health import LossWatch
 from gpuwise.runtime.interruption import ReadWatch, Stop, source_for
@@ -59,6 +60,7 @@ class RunParts:
         meter: the clock and the step counter.
         evaluations: the job's metrics on held-out data and their schedule.
         checkpoints: saves the state of the run.
+        copies: copies of what is saved, in a folder elsewhere.
         stop: whether a signal, a notice or a time limit ends the run.
         health: memory, stalls and other programs.
         reporter: display, log and curves.
@@ -76,6 +78,7 @@ class RunParts:
     meter: Meter
     evaluations: Evaluations
     checkpoints: RunCheckpoints
+    copies: RunCopies
     stop: Stop
     health: RunHealth
     reporter: Reporter
@@ -111,9 +114,10 @@ def start_run(
 
     # 1. The folder is locked before anything is changed that another run in it may rely on.
     folder = None if settings.folder is None else RunFolder(settings.folder)
+    copies = RunCopies(settings, folder, own)
     if folder is not None and own.leads:
         stack.enter_context(folder.locked())
-        notes += folder.exposure()
+        notes += folder.exposure() + copies.prepare(lambda: identity_of(job, strategy, settings, steps=1))
     own.of_first("locked", lambda: True)
 
     # 2. The process: memory, threads, random numbers.
@@ -156,7 +160,9 @@ def start_run(
     if folder is not None:
         identity = identity_of(job, strategy, settings, steps=steps, plan=plan)
         manager = manager_of(folder, settings, device, own, strategy.mesh)
-        checkpoint, resume_notes = checkpoint_to_continue(folder, manager, identity, resume=settings.resume, steps=steps)
+        checkpoint, resume_notes = checkpoint_to_continue(
+            folder, manager, copies, identity, resume=settings.resume, steps=steps
+        )
         notes += resume_notes
         if checkpoint is not None:
             before, spent_before_s = checkpoint.step, state.load(checkpoint)
@@ -185,6 +191,8 @@ def start_run(
         ranks=own,
     )
     checkpoints = RunCheckpoints(manager, state, reporter=reporter, meter=meter, stall=health.stall)
+    copies.begin(reporter, before)
+    stack.push(copies.close)
     stack.callback(close, checkpoints, health)
     checkpoints.check()  # a state that cannot be saved is known before anything is trained
 
@@ -192,7 +200,7 @@ def start_run(
     time_limit_s = settings.time_limit_s if own.leads else None
     stop = stack.enter_context(Stop(time_limit_s=time_limit_s, source=source_for(settings.preemption)))
     stack.enter_context(health)
-    decisions: Decisions = Decisions(stop, meter=meter, checkpoints=checkpoints, evaluations=evaluations)
+    decisions: Decisions = Decisions(stop, meter=meter, checkpoints=checkpoints, copies=copies, evaluations=evaluations)
     together: StepTogether | None = None
     rank_reporter: RankReporter | None = None
     if world is not None:
@@ -202,6 +210,7 @@ def start_run(
             lag=0 if sees_losses(program, skips=settings.on_nonfinite == "skip") else AHEAD,
             meter=meter,
             checkpoints=checkpoints,
+            copies=copies,
             evaluations=evaluations,
         )
         decisions = agreed
@@ -247,6 +256,7 @@ def start_run(
         meter,
         evaluations,
         checkpoints,
+        copies,
         stop,
         health,
         reporter,

@@ -6,15 +6,16 @@ from gpuwise.errors import FileFormatError, InputError, JobError, RunEndedError
 from gpuwise.notes import Note
 from gpuwise.notes.training import continues_run, random_numbers_drawn_anew
 from gpuwise.runtime.checkpoint import Checkpoint
+from gpuwise.runtime.copies import RunCopies
 from gpuwise.runtime.run.checkpoint_manager import CheckpointManager
 from gpuwise.runtime.run.continuing import check_continues
 from gpuwise.runtime.run.folder import RunFolder, RunIdentity
 
 
 def checkpoint_to_continue(
-    folder: RunFolder, checkpoints: CheckpointManager, identity: RunIdentity, *, resume: str, steps: int
+    folder: RunFolder, checkpoints: CheckpointManager, copies: RunCopies, identity: RunIdentity, *, resume: str, steps: int
 ) -> tuple[Checkpoint | None, list[Note]]:
-    """The newest whole checkpoint of the run in the folder, None where the run is to begin; and notes on it.
+    """The newest whole checkpoint of the run in the folder or its copies, None where the run is to begin; and notes on it.
 
     Arguments:
         identity: of the run that is to go on; it takes over when the run was begun.
@@ -31,7 +32,7 @@ def checkpoint_to_continue(
     if saved is not None:
         notes = check_continues(saved, identity, folder.path)
         identity["begun"] = saved.get("begun")
-    checkpoint, checkpoint_notes = checkpoints.latest()
+    checkpoint, checkpoint_notes = copies.latest(checkpoints)
     if checkpoint is None:
         if resume == "must":
             raise InputError(

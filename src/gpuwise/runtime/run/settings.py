@@ -26,7 +26,9 @@ class TrainSettings:
         folder: of the run, for checkpoints, log and report; None keeps nothing.
         resume: auto continues what is in the folder, must raises where there is nothing to continue, never raises where there
             is something.
-        keep: number of newest checkpoints kept besides the best; 2.
+        copy_to: folder elsewhere, such as a mounted bucket, that checkpoints and log are copied to. The run goes on from it
+            where its own folder has less. None: nowhere.
+        keep: number of newest checkpoints kept besides the best, in both folders; 2.
         save_every_s: seconds between checkpoints; None chooses them from what a save takes and interruptions_per_day.
         interruptions_per_day: expected interruptions of the machine per day; None: the default.
         evaluate_every: optimizer steps between evaluations by job.evaluate; None: at the end, or once an epoch where `monitor`
@@ -42,8 +44,8 @@ class TrainSettings:
         usd_per_hour: price of the machine in US dollars per hour; None if unknown.
         host: threads, loader workers and the like.
         job_argument: what the user calls the job; "" for a Job object.
-        started_in: what relative paths are relative to. folder and log_path are absolute from here on, so that a job that
-            changes the working folder takes nothing along.
+        started_in: what relative paths are relative to. folder, copy_to and log_path are absolute from here on, so that a job
+            that changes the working folder takes nothing along.
 
     Raises InputError where a value makes no sense.
     """
@@ -54,6 +56,7 @@ class TrainSettings:
     tokens: int | None = None
     seed: int = 0
     folder: Path | None = None
+    copy_to: Path | None = None
     resume: str = "auto"
     keep: int = 2
     save_every_s: float | None = None
@@ -73,7 +76,7 @@ class TrainSettings:
     started_in: Path = field(default_factory=Path.cwd)
 
     def __post_init__(self) -> None:
-        for name in ("folder", "log_path"):
+        for name in ("folder", "copy_to", "log_path"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, self.started_in / getattr(self, name))
         lengths = [name for name in LENGTHS if getattr(self, name) is not None]

@@ -62,9 +62,15 @@ def conclude(run: RunParts, ending: Ending) -> TrainResult:
         _note(run, not_written(problem=reporter.log.problem))
     result = _result(run, ending, unsaved=tuple(_unsaved(run, ending)))
     reporter.log.write("summary", result.to_dict())
-    problem = write_page(run) or _write_ending(run, ending)
-    if problem is None:
-        return result
+    if problem := write_page(run) or _write_ending(run, ending):
+        result = _with_problem(run, result, problem)
+    if problem := run.copies.finish_record(run.stop.left_s(meter.now_s)):
+        result = _with_problem(run, result, problem)
+    return result
+
+
+def _with_problem(run: RunParts, result: TrainResult, problem: str) -> TrainResult:
+    """The result with a file that could not be written."""
     note = not_written(problem=problem)
     _note(run, note)
     return replace(result, typed_notes=(*result.typed_notes, note), unsaved=(*result.unsaved, problem))
@@ -99,7 +105,7 @@ def _result(run: RunParts, ending: Ending, *, unsaved: tuple[str, ...]) -> Train
         log_path=None if reporter.log.path is None or not reporter.begun else str(reporter.log.path),
         run_folder=None if reporter.folder is None or not reporter.begun else str(reporter.folder.path),
         resumed_from=meter.before or None,
-        checkpoints=None if checkpoints.manager is None else dict(checkpoints.manager.summary()),
+        checkpoints=None if checkpoints.manager is None else {**checkpoints.manager.summary(), **run.copies.summary()},
         best=None if run.evaluations.best is None else dict(run.evaluations.best),
         usd=usd(run, meter.spent_s),
         skipped_steps=run.losses.history.watch.nonfinite,
@@ -119,12 +125,14 @@ def _note(run: RunParts, note: Note) -> None:
 
 
 def _unsaved(run: RunParts, ending: Ending) -> Iterator[str]:
-    """What of the run is not on the disk, though it was to be: its last checkpoint, its log."""
+    """What of the run is not on the disk, though it was to be: its last checkpoint, the copy of that, its log."""
     checkpoints, step = run.checkpoints.manager, run.meter.step
     # Where there was no time for the last checkpoint, a note of its own says so.
     saves = checkpoints is not None and run.checkpoints.begun and ending.saves
     if checkpoints is not None and saves and (checkpoints.last is None or checkpoints.last[0] != step):
         yield checkpoints.problem or f"no checkpoint of step {step}."
+    if run.copies.problem:
+        yield run.copies.problem
     if run.reporter.log.problem:
         yield run.reporter.log.problem
 

@@ -215,6 +215,7 @@ class Training:
         run.health.stall.beat()
         run.health.look()
         run.checkpoints.look()
+        run.copies.look(run.checkpoints.last_step)
         if run.settings.writers:
             run.reporter.scalars(meter.step, metrics.scalars(run))
         if run.rank_reporter is not None:
@@ -282,5 +283,6 @@ class Training:
         if run.checkpoints.begun and self._ending.saves:
             run.checkpoints.save_last(self.step)
             run.health.look()
+        run.copies.finish(run.checkpoints.last_step, run.stop.left_s(run.meter.now_s))
         self.result = conclude(run, self._ending)
         self._ranks.done()
