@@ -49,7 +49,7 @@ SITES = {
         "Kaggle",
         "/kaggle/temp",
         "/kaggle/working",
-        "import train.ipynb at https://www.kaggle.com/code (New Notebook, File, Import Notebook), then Save Version, Save & Run All",
+        "import train.ipynb at https://www.kaggle.com/code (New Notebook, File, Import), then Save Version, Save & Run All",
     ),
 }
 
@@ -74,14 +74,14 @@ def site_of(plan: Plan, name: str) -> NotebookSite:
 
     Raises UnsupportedError naming what sites have.
     """
-    wanted_sites = [name] if name else sorted(SITES, key=lambda site: site != plan.offer.provider)
-    for site in wanted_sites:
+    names = [name] if name else sorted(SITES, key=lambda site: site != plan.offer.provider)
+    for site in names:
         if _on_cpu(plan) or _row(plan, site) is not None:
             return SITES[site]
-    has = "; ".join(f"{SITES[site].title} has {_devices(site)}" for site in (wanted_sites if name else SITES))
+    has = "; ".join(f"{SITES[site].title} has {_devices(site)}" for site in (names if name else SITES))
     raise UnsupportedError(
         f"the plan is for {plan.count:g} x {plan.device}, which no notebook there runs on: {has}.",
-        [f"gpuwise plan {plan.job_argument} --where provider={site} -o plan.toml" for site in wanted_sites],
+        [f"gpuwise plan {plan.job_argument} --where provider={site} -o plan.toml" for site in names],
     )
 
 
@@ -122,7 +122,7 @@ def _rows(site: str) -> Sequence[OfferRow]:
     """Rows of a site whose devices PyTorch trains on, free ones first."""
     catalog = load_catalog()
     rows = [row for row in catalog.offer_rows if row.provider == site and row.chip_id is not None]
-    rows = [row for row in rows if catalog.chips[row.chip_id or ""].kind == "gpu"]
+    rows = [row for row in rows if catalog.chips[row.chip_id or ""].kind.startswith("gpu")]
     return sorted(rows, key=lambda row: "free" not in row.prices)
 
 

@@ -59,3 +59,10 @@ def assumed_installed(*, package: str) -> str:
 def runs_on_each_machine(*, machines: int) -> str:
     """That the user starts the script on each machine."""
     return f"the script starts the ranks of one machine: run it on each of the {machines}"
+
+
+@kind_of_note(flag="--time-limit")
+def session_of_notebook(*, session_s: float, begins: str) -> str:
+    """How long a session of a notebook trains. begins: how a session is begun in a browser; "" where a client does it."""
+    how = f"; to begin one, {begins}" if begins else ""
+    return f"each session trains up to {format_duration(session_s)}, saves, and the next goes on{how}"
