@@ -42,7 +42,8 @@ def adapts(launch: Launch) -> tuple[Launch, tuple[Note, ...]]:
     session_s = min(launch.time_limit_s, math.floor(site_time(launch.plan, site).session_s))
     if session_s <= launch.grace_s:
         raise UnsupportedError(
-            f"a save takes up to {format_duration(launch.save_s)}, and a session {format_duration(session_s)}: no time is left to train.",
+            f"a save takes up to {format_duration(launch.save_s)}, and a session ends after {format_duration(session_s)}: "
+            "no time is left to train.",
             ["--time-limit 12h"],
         )
     begins = "" if submit(launch) else site.begins
@@ -98,15 +99,15 @@ def _heading(launch: Launch, site: NotebookSite) -> str:
     goes_on = (
         f"The run is kept in `{escaped(launch.run_folder)}` of your drive."
         if site.name == "colab"
-        else "For the next session add the output of this notebook's last version as an input: Add Input, Notebook Output Files."
+        else "For the next session add the output of this notebook's last version as an input (Add Input, Notebook Output)."
     )
     return "\n".join(
         [
             f"# {escaped(plan.job)} on {site.title}",
             "",
             f"Trains {plan.steps:,} steps on {plan.count:g} x {escaped(plan.device)}, as gpuwise "
-            f"{escaped(plan.gpuwise_version)} has planned. {chosen}{internet}Run all cells: the training ends by itself, saved, before a session of "
-            f"{format_duration(launch.time_limit_s)} does. {goes_on}",
+            f"{escaped(plan.gpuwise_version)} has planned. {chosen}{internet}Run all cells: training ends by itself, saved, "
+            f"before a session of {format_duration(launch.time_limit_s)} does. {goes_on}",
             "",
             *calendar(
                 plan,
