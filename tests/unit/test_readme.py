@@ -74,6 +74,9 @@ def test_a_documented_command_runs(
         if "--resume" in words:  # there must be a run that was stopped
             stopped = CliRunner().invoke(main, [*(word for word in words if word != "--resume"), "--time-limit", "0.1s"])
             assert stopped.exit_code == EXIT_INTERRUPTED, stopped.output
+    if words[0] in ("launch", "export"):  # of the plan that the pages make first
+        made = CliRunner().invoke(main, ["plan", "gpt2", "--tokens", "2B", "--on", "h100-sxm", "-o", "plan.toml"])
+        assert made.exit_code == 0, made.output
     if words[0] == "validate":
         words += ["--steps", "1"]
     result = CliRunner().invoke(main, words, catch_exceptions=False)

@@ -1,4 +1,4 @@
-"""launch: a plan as files of the place where it runs, and those files handed to the user's own client."""
+"""launch: a plan as files of the destination where it runs, and those files handed to the user's own client."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def launch(
     Raises InputError, UnknownNameError, UnsupportedError and JobError for what cannot be launched so, MissingDependencyError
     for a client that is not installed.
     """
-    place = target(to)
+    destination = target(to)
     content = plan_bytes(plan) if isinstance(plan, Plan) else None
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
     if content is None:
         content = Path(str(plan)).read_bytes()
     _check_job(loaded)
     chip = load_catalog().chips.get(loaded.device)
-    described = describe(loaded, place, settings, plan_bytes=content, vendor="" if chip is None else chip.vendor)
+    described = describe(loaded, destination, settings, plan_bytes=content, vendor="" if chip is None else chip.vendor)
     launched = described.launch
-    texts = {name: text.encode() for name, text in place.files(launched).items()}
+    texts = {name: text.encode() for name, text in destination.files(launched).items()}
     if go:
-        _check_client(place, place.submit(launched))
-    folder = write_folder(output, {**launched.files, **texts}, _record(described, place))
+        _check_client(destination, destination.submit(launched))
+    folder = write_folder(output, {**launched.files, **texts}, _record(described, destination))
     result = _result(described, folder)
     if shows is not None:
         shows(result)
@@ -69,9 +69,9 @@ def start_launch(folder: str | os.PathLike[str], *, shows: Callable[[LaunchFolde
     Raises FileFormatError where a file is not as it was written, MissingDependencyError for a client that is not installed.
     """
     written = read_folder(folder)
-    place = target(written.target)
+    destination = target(written.target)
     load_plan(Path(folder) / PLAN_FILE)
-    _check_client(place, written.submit)
+    _check_client(destination, written.submit)
     if shows is not None:
         shows(written)
     return _run(written)
@@ -90,15 +90,14 @@ def _check_job(plan: Plan) -> None:
     planned_job(plan.job_argument, plan)
 
 
-def _check_client(place: LaunchTarget, submit: Sequence[str]) -> None:
-    """Raises MissingDependencyError for a client that is not installed, UnsupportedError where there is none."""
+def _check_client(destination: LaunchTarget, submit: Sequence[str]) -> None:
+    """Raises MissingDependencyError for a client that is not installed, UnsupportedError where a browser is the client."""
     if not submit:
-        raise UnsupportedError(f"no program of yours starts this launch: {place.client_source}.", ["leave out --go"])
-    client = place.client or submit[0]
-    if shutil.which(client) is None:
+        raise UnsupportedError(f"no program of yours starts this launch: {destination.client_source}.", ["leave out --go"])
+    if shutil.which(destination.client) is None:
         raise MissingDependencyError(
-            f"{place.name} is started with {client}, which is not installed here.",
-            [f"install it: {place.client_source}", "leave out --go, and start the folder where it is installed"],
+            f"{destination.name} is started with {destination.client}, which is not installed here.",
+            [f"install it: {destination.client_source}", "leave out --go, and start the folder where it is installed"],
         )
 
 
@@ -110,13 +109,13 @@ def _run(folder: LaunchFolder) -> int:
         raise InputError(f"cannot run {folder.submit[0]}: {error.strerror or error}.", ["check its installation"]) from None
 
 
-def _record(described: Described, place: LaunchTarget) -> dict[str, object]:
+def _record(described: Described, destination: LaunchTarget) -> dict[str, object]:
     """launch.toml, but for the digests."""
     launched, plan = described.launch, described.launch.plan
     return {
-        "target": place.name,
+        "target": destination.name,
         "name": launched.name,
-        "submit": list(place.submit(launched)),
+        "submit": list(destination.submit(launched)),
         "gpuwise_version": plan.gpuwise_version,
         "run_folder": launched.run_folder,
         "restarts": launched.restarts,
@@ -133,7 +132,7 @@ def _record(described: Described, place: LaunchTarget) -> dict[str, object]:
             "usd_high": plan.usd.high,
         },
         "forecast": {"hours": plan.hours, "steps": plan.steps, "step_time_s": plan.forecast.step_time_s.value},
-        "grace": {"save_s": launched.save_s, "grace_s": launched.grace_s, "default_s": place.default_grace_s or 0.0},
+        "grace": {"save_s": launched.save_s, "grace_s": launched.grace_s, "default_s": destination.default_grace_s or 0.0},
     }
 
 

@@ -33,7 +33,7 @@ def job_files(plan: Plan, include: Sequence[str] = ()) -> tuple[str, dict[str, b
         path = Path(path_text).expanduser()
         for module in sorted(_modules(path)):
             files[module.relative_to(path.resolve().parent).as_posix()] = _read(module)
-        argument = f"{path.name}:{name}"
+        argument = f"./{path.name}:{name}" if path.name.startswith("-") else f"{path.name}:{name}"
     elif argument.startswith(_HF) and (folder := Path(argument.removeprefix(_HF)).expanduser()).is_dir():
         for file in sorted(folder.glob("*.json")):
             files[f"{folder.resolve().name}/{file.name}"] = _read(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from gpuwise.plan.types import Plan
 from gpuwise.units import parse_duration
 from gpuwise.version import __version__
 
+# A reference without spaces or signs of a shell: github.com/distribution/reference, grammar of `reference`.
+_IMAGE = r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,400}"
 _RUN = "run"  # folder of the run, in the folder of the launch
 _RESTARTS, _SPOT_RESTARTS = 3, 100  # a spot machine may be taken away many times, a failure that comes back three times stays
 _MARGIN = (
@@ -46,14 +49,17 @@ def describe(plan: Plan, target: LaunchTarget, settings: LaunchSettings, *, plan
     """
     machines, devices = _machines(plan)
     job, files = job_files(plan, settings.get("include") or ())
-    run = settings.get("run") or _RUN
-    if not run.strip() or "\0" in run or "\n" in run:
+    run = settings.get("run")
+    run = _RUN if run is None else run
+    if not run.strip() or "\0" in run:
         raise InputError(f"--run {run!r} is no folder.", ["--run /mnt/runs/digits"])
     image = settings.get("image")
     if target.needs_image and not image:
         raise InputError(
             f"{target.name} runs containers, and no image is named.", ["--image IMAGE, one with PyTorch and Python 3.11"]
         )
+    if image and not re.fullmatch(_IMAGE, image):
+        raise InputError(f"--image {image!r} is no name of an image.", ["--image registry.example/team/name:tag"])
     grace_text = settings.get("grace")
     grace_s, grace_notes = grace_of(plan, target, None if grace_text is None else _seconds("--grace", grace_text))
     install, install_files = _installed(settings.get("install"), plan, target)
@@ -66,7 +72,7 @@ def describe(plan: Plan, target: LaunchTarget, settings: LaunchSettings, *, plan
         devices_per_machine=devices if plan.offer.count else 0,  # of an offer with 0 devices the host's CPU is the device
         vendor=vendor,
         ranks_per_machine=plan.strategy.mesh.devices // machines,
-        run_folder=run,
+        run_folder=f"./{run}" if run.startswith("-") else run,
         save_s=save_s(plan),
         grace_s=grace_s,
         time_limit_s=_time_limit(plan, settings),

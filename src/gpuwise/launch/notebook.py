@@ -199,8 +199,8 @@ def _names(names: Sequence[str]) -> str:
 
 TARGET = LaunchTarget(
     name="notebook",
-    client="",
-    client_source="upload train.ipynb in the browser; for Kaggle --set user=NAME and `pip install kaggle`",
+    client="kaggle",
+    client_source="a browser begins it; for Kaggle's client `pip install kaggle`, and --set user=NAME",
     files=files,
     submit=submit,
     default_grace_s=0.0,

@@ -52,7 +52,7 @@ def _here(launch: Launch, hosts: Sequence[str]) -> str:
         'case "${1:-start}" in',
         "  start)",
         '    for host in "${hosts[@]}"; do',
-        f"      tar -cf - {joined([*launch.files, REMOTE])} |"
+        f"      tar -cf - -- {joined([*launch.files, REMOTE])} |"
         f' {ssh} "$host" {shlex.quote(f"mkdir -p {home} && tar -C {home} -xf -")} || exit',
         "    done",
         f"    everywhere {shlex.quote(start)} ;;",

@@ -52,7 +52,7 @@ class LaunchTarget:
 
     Attributes:
         name: of `--to`.
-        client: the user's program that `--go` needs; "" where the first word of `submit` is all of it.
+        client: the user's program that `--go` runs.
         client_source: how to install the client.
         files: the files of a launch, by path in its folder. Raises UnsupportedError for what the target cannot do.
         submit: the client's arguments, run in the folder of the launch; empty where a browser is the client.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpuwise.errors import InputError
 from gpuwise.launch.description import Launch
 from gpuwise.launch.shell import asks_state, ends_as_state, exports, joined, runs, script
 from gpuwise.launch.target import LaunchTarget, TargetSetting
@@ -34,6 +35,11 @@ def rendezvous(launch: Launch) -> tuple[str, ...]:
     """torchrun's flags by which machines meet."""
     if launch.machines == 1:
         return ("--standalone",)
+    if "master" not in launch.settings:
+        raise InputError(
+            f"the plan has {launch.machines} machines, and torchrun needs master: the one where they meet.",
+            ["--set master=HOST, as the others reach it"],
+        )
     host, _, port = launch.settings["master"].partition(":")
     return ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port or _PORT}", "--rdzv-id", launch.name)
 
