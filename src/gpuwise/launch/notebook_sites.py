@@ -115,7 +115,7 @@ def site_time(plan: Plan, site: NotebookSite) -> SiteTime:
 def _on_cpu(plan: Plan) -> bool:
     """Whether the plan's device is a CPU, which every notebook has."""
     chip = load_catalog().chips.get(plan.device)
-    return chip is not None and chip.kind == "cpu"
+    return plan.offer.count == 0 or (chip is not None and chip.kind == "cpu")
 
 
 def _rows(site: str) -> Sequence[OfferRow]:
