@@ -66,3 +66,11 @@ def session_of_notebook(*, session_s: float, begins: str) -> str:
     """How long a session of a notebook trains. begins: how a session is begun in a browser; "" where a client does it."""
     how = f"; to begin one, {begins}" if begins else ""
     return f"each session trains up to {format_duration(session_s)}, saves, and the next goes on{how}"
+
+
+@kind_of_note(flag="--restarts")
+def restarts_not_counted(*, tool: str, lasts: str) -> str:
+    """That a tool does not count restarts. lasts: how long it tries again after an interruption."""
+    return (
+        f"{tool} counts no restarts: it tries again for {lasts} after each interruption or failure; --restarts 0 turns that off"
+    )
