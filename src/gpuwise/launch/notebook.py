@@ -31,6 +31,8 @@ def adapts(launch: Launch) -> tuple[Launch, tuple[Note, ...]]:
     Raises UnsupportedError for devices that no site has, InputError for a run folder that ends with the session.
     """
     site = site_of(launch.plan, launch.settings.get("site", ""))
+    if launch.image:
+        raise UnsupportedError(f"{site.title} runs its own image.", ["leave out --image"])
     kept = PurePosixPath(site.kept)
     run = kept / launch.name / launch.run_folder  # an absolute --run is taken as it is
     root = kept if site.name == "kaggle" else kept.parents[1]

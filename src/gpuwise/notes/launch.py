@@ -74,3 +74,9 @@ def restarts_not_counted(*, tool: str, lasts: str) -> str:
     return (
         f"{tool} counts no restarts: it tries again for {lasts} after each interruption or failure; --restarts 0 turns that off"
     )
+
+
+@kind_of_note()
+def killed_at_once() -> str:
+    """That Ray ends its workers without a signal."""
+    return "`ray job stop`, and the loss of a worker, end all ranks at once: only the periodic checkpoints count there"
