@@ -40,7 +40,7 @@ def rank(settings: dict) -> None:
     if settings["setup"]:
         command = ["bash", "-c", "\n".join([*settings["setup"], 'exec "$@"']), "train", *command]
     code = subprocess.run([sys.executable, "-c", WITH_ITS_WORKER, str(os.getpid()), *command], env=variables).returncode
-    ended = code == INTERRUPTED and time.time() >= settings["ends_unix_s"] - settings["margin_s"]
+    ended = code == INTERRUPTED and time.time() >= settings["ends_unix_s"] - 2 * settings["margin_s"]
     if code and code != USER_MISTAKE and not ended:
         raise RuntimeError(f"rank {context.get_world_rank()} ended with exit code {code}")
 
@@ -77,8 +77,8 @@ def main() -> int:
         ),
     )
     trainer.fit()
-    asked = [sys.executable, "-m", "gpuwise", "state", settings["run"]]
-    state = subprocess.run(asked, stdout=subprocess.PIPE, text=True).stdout.strip()
+    query = [sys.executable, "-m", "gpuwise", "state", settings["run"]]
+    state = subprocess.run(query, stdout=subprocess.PIPE, text=True).stdout.strip()
     print(f"{settings['run']} is {state}")
     return 0 if state == "done" else 1
 
