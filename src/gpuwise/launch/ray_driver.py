@@ -39,10 +39,16 @@ def rank(settings: dict) -> None:
     command = [sys.executable, *settings["argv"], "--time-limit", f"{left_s:.3f}s"]
     if settings["setup"]:
         command = ["bash", "-c", "\n".join([*settings["setup"], 'exec "$@"']), "train", *command]
-    code = subprocess.run([sys.executable, "-c", WITH_ITS_WORKER, str(os.getpid()), *command], env=variables).returncode
+    started = [sys.executable, "-c", WITH_ITS_WORKER, str(os.getpid()), *command]
+    code = subprocess.run(started, cwd=folder_of_job(), env=variables).returncode
     ended = code == INTERRUPTED and time.time() >= settings["ends_unix_s"] - 2 * settings["margin_s"]
     if code and code != USER_MISTAKE and not ended:
         raise RuntimeError(f"rank {context.get_world_rank()} ended with exit code {code}")
+
+
+def folder_of_job() -> Path:
+    """Where Ray has unpacked the job on this node. A worker's own folder is another, but its modules come from there."""
+    return next(folder for folder in map(Path, sys.path) if (folder / SETTINGS).is_file())
 
 
 def meeting_point(*, first: bool) -> tuple[str, int]:
