@@ -100,16 +100,17 @@ def site_time(plan: Plan, site: NotebookSite) -> SiteTime:
     limits = row if row is not None and "free" in row.prices else _free_row(site.name)
     offer = next(each for each in limits.offers(today=load_catalog().today) if each.terms == "free")
     terms, _ = rental(offer, parameters=0)
-    assert terms.session_s is not None
+    session_s = terms.session_s
+    assert session_s is not None  # of a free offer
     week_s = terms.week_s if terms.week_s is not None and not _on_cpu(plan) and limits is row else math.inf
     if plan.offer.provider == site.name:
-        return SiteTime(terms.session_s, min(week_s, WEEK_S), plan.machine_hours * HOUR_S)
+        return SiteTime(session_s, min(week_s, WEEK_S), plan.machine_hours * HOUR_S)
     memory = plan.forecast.memory.by_category
     saved_bytes = memory.get("parameter", 0) + memory.get("optimizer_state", 0)
     save_s = saved_bytes / spot.write_rate_bytes_per_s(offer.network_bytes_per_s)
     terms = replace(terms, save_s=save_s, week_s=None if math.isinf(week_s) else week_s)
     machine_s = bill(plan.forecast.step_time_s.value * plan.steps, terms).machine_s
-    return SiteTime(terms.session_s, min(week_s, WEEK_S), machine_s)
+    return SiteTime(session_s, min(week_s, WEEK_S), machine_s)
 
 
 def _on_cpu(plan: Plan) -> bool:
