@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+EXIT_UNEXPECTED = 1  # of the command line: a fault of gpuwise itself, or of what it called
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 LONGEST_WORD = 200  # characters of a message without a blank; what is longer is cut in its middle
 LONGEST_NAME = 100  # characters of a name that are compared with valid names
 
@@ -101,6 +103,12 @@ class FileFormatError(GpuwiseError):
     def __init__(self, what: str, ways_out: Sequence[str] = (), *, reason: str = ""):
         super().__init__(what, ways_out)
         self.reason = reason
+
+
+class PriceListError(GpuwiseError):
+    """A published price list that cannot be fetched or read, or whose rows or whole do not pass the gates."""
+
+    code = "bad-price-list"
 
 
 class DoesNotFitError(GpuwiseError):

@@ -12,7 +12,7 @@ from ranks import on_ranks
 
 import gpuwise
 from gpuwise.errors import GpuwiseError
-from gpuwise.runtime.checkpoint.lock import RunLock
+from gpuwise.runs.lock import RunLock
 
 SETTINGS: dict[str, Any] = {"precision": "fp32", "compile": False, "progress": "silent", "preemption": "none"}
 

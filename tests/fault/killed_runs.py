@@ -41,7 +41,7 @@ from gpuwise.strategy import HostSettings, Strategy
 TOLD = struct.Struct("<qdd")  # step, loss, learning rate; step 0: text follows, of what ended the life
 HELLO = b"\n"  # told before all steps
 MOST_STEPS = 7  # of a life that is killed at a random moment
-KEPT = {"run.json", "log.jsonl", "report.html", "lock", "checkpoints", "stalls"}  # what a run's folder may hold
+KEPT = {"run.json", "state.json", "log.jsonl", "report.html", "lock", "checkpoints", "stalls"}  # what a run's folder may hold
 
 
 # --- what is trained
@@ -256,12 +256,12 @@ def _context() -> Any:
 
 
 class Life:
-    """A process that trains. Iterating gives the steps it tells of until it ends; `ended` then says how."""
+    """A process that trains, as `trains` has it. Iterating gives the steps it tells of until it ends; `ended` then says how."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, trains: Callable[[Plan, Any], None] = live):
         context = _context()
         self._pipe, answer = context.Pipe(duplex=False)
-        self.process = context.Process(target=live, args=(plan, answer), daemon=False)
+        self.process = context.Process(target=trains, args=(plan, answer), daemon=False)
         self.process.start()
         answer.close()
         os.read(self._pipe.fileno(), len(HELLO))  # it is there: what comes before is Python's own

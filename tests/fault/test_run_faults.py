@@ -24,8 +24,9 @@ from tests.fault.killed_runs import RUNS, TOLD, Life, Plan, check_ended, live_on
 from tests.fault.test_notices import ACTION, Played
 
 from gpuwise.errors import FileFormatError, GpuwiseError, InputError, JobError
+from gpuwise.runs import lock
 from gpuwise.runtime import Training, TrainSettings
-from gpuwise.runtime.checkpoint import CheckpointStore, lock, store
+from gpuwise.runtime.checkpoint import CheckpointStore, store
 from gpuwise.runtime.checkpoint.manifest import VERSION, _checksum, dump_json
 from gpuwise.runtime.interruption.providers import Aws
 from gpuwise.runtime.run import folder as run_folder
@@ -86,7 +87,9 @@ def begun(tmp_path, whole) -> Path:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "lock"}
+    """All that a run rests on. Its lock and state.json tell of every start, refused ones included."""
+    starts = (folder / "lock", folder / "state.json")
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path not in starts}
 
 
 def events(folder: Path) -> str:

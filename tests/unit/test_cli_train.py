@@ -136,7 +136,7 @@ def test_a_run_is_kept_in_its_folder_and_the_next_has_another(folder: Path):
     second = json.loads(run("train", "tiny.py:job", "--steps", "3", "--json").stdout)
     assert (first["run_folder"], second["run_folder"]) == (str(folder / "runs/tiny"), str(folder / "runs/tiny-2"))
     kept = {path.name for path in (folder / "runs" / "tiny").iterdir()}
-    assert kept == {"checkpoints", "lock", "log.jsonl", "report.html", "run.json"}
+    assert kept == {"checkpoints", "lock", "log.jsonl", "report.html", "run.json", "state.json"}
     assert first["checkpoints"]["last_step"] == 3
     assert json.loads(run("train", "tiny.py:job", "--steps", "3", "--no-run", "--json").stdout)["run_folder"] is None
     assert len(list((folder / "runs").iterdir())) == 2

@@ -67,7 +67,7 @@ def test_a_job_that_changes_the_folder_takes_nothing_along(folder: Path):
     assert Path.cwd() != folder
     actual = json.loads(result.stdout)
     assert (actual["run_folder"], actual["log_path"]) == (str(folder / "r"), str(folder / "r" / "log.jsonl"))
-    kept = {"r/lock", "r/log.jsonl", "r/report.html", "r/run.json", "out/w.safetensors", "moves.py"}
+    kept = {"r/lock", "r/log.jsonl", "r/report.html", "r/run.json", "r/state.json", "out/w.safetensors", "moves.py"}
     assert {name for name in files(folder) if "__pycache__" not in name} == kept
     assert [path.name for path in (folder / "r" / "checkpoints").iterdir()] == ["step-00000016"]
 

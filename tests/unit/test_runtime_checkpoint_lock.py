@@ -13,12 +13,13 @@ import sys
 import pytest
 
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.runtime.checkpoint import RunLock, lock
+from gpuwise.runs import lock
+from gpuwise.runs.lock import RunLock
 
 # Locks the folder, says so, and waits to be killed. flock: whether the filesystem has it.
 HOLDER = """
 import errno, fcntl, sys, time
-from gpuwise.runtime.checkpoint.lock import RunLock
+from gpuwise.runs.lock import RunLock
 if sys.argv[2] == "False":
     def flock(*_):
         raise OSError(errno.ENOTSUP, "no locks")

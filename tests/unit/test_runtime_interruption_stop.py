@@ -56,6 +56,20 @@ def test_a_time_limit_leaves_time_for_the_save_and_is_seldom_looked_at():
     assert (request.kind, request.text) == ("time limit", "its time limit of 1 h is over")
 
 
+def test_time_is_left_for_a_copy_and_a_save_that_fits_is_made_without():
+    clocks = Clocks()
+    stop = clocks.stop(environment={"SLURM_JOB_END_TIME": str(int(clocks.unix_s) + 1000)})
+    assert stop.check(clocks.now_s, 1.0, 10.0, copy_s=500.0) is None
+    clocks.to(100.0 + 1000.0 - 1.5 * (1.0 + 10.0 + 500.0) - MARGIN_S + 1.0)
+    request = stop.check(clocks.now_s, 1.0, 10.0, copy_s=500.0)
+    assert (request.kind, request.save) == ("time limit", True)
+    assert stop.left_s(clocks.now_s) == pytest.approx(1.5 * 511 + MARGIN_S - 1.0)
+    clocks.to(clocks.now_s + 700.0)  # too late for the copy, not for the save
+    assert stop.check(clocks.now_s, 1.0, 10.0, copy_s=500.0).save
+    clocks.to(2000.0)
+    assert stop.left_s(clocks.now_s) is None  # nobody knows
+
+
 def test_a_step_longer_than_the_limit_still_saves():
     clocks = Clocks()
     stop = clocks.stop(time_limit_s=5)

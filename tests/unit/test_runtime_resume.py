@@ -14,11 +14,18 @@ from torch.utils.data import IterableDataset
 
 from gpuwise.errors import FileFormatError, InputError, JobError
 from gpuwise.job import Job
+from gpuwise.runs.state_file import run_status
 from gpuwise.runtime.run.continuing import check_continues
 from gpuwise.runtime.run.folder import RunIdentity
 from gpuwise.strategy import Mesh, Strategy
 
 STEPS, STOP = 9, 4
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """All that a run rests on. Its lock and state.json tell of every start, refused ones included."""
+    starts = (folder / "lock", folder / "state.json")
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path not in starts}
 
 
 class Stream(IterableDataset):
@@ -135,12 +142,12 @@ def test_a_job_that_is_trained_otherwise_goes_on_with_a_note(tmp_path):
 )
 def test_another_run_is_refused_and_nothing_is_touched(changes, error, match, tmp_path):
     losses(toy(), STRATEGY, tmp_path, until=STOP)
-    before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file() and path.name != "lock"}
+    before = contents(tmp_path)
     settings = {"job": toy(), "strategy": STRATEGY, **changes}
     with pytest.raises(error, match=match):
         train(settings.pop("job"), settings.pop("strategy"), folder=tmp_path, steps=STEPS, **settings)
-    after = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file() and path.name != "lock"}
-    assert after == before
+    assert contents(tmp_path) == before
+    assert run_status(tmp_path).state == "failed"
 
 
 def test_nothing_to_continue(tmp_path):

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from gpuwise.api.installation import doctor
     from gpuwise.api.kernels import kernel, roofline
     from gpuwise.api.launching import launch, start_launch
-    from gpuwise.api.listings import chips, offers, unpriced_offers
+    from gpuwise.api.listings import chips, ignored_price_lists, offers, unpriced_offers
     from gpuwise.api.measuring import measure
     from gpuwise.api.planning import plan
     from gpuwise.api.recording import record
+    from gpuwise.api.refreshing import price_moves, quarantined_rows, refresh_from, refresh_offers
     from gpuwise.api.scaling import scale
     from gpuwise.api.serving import serve_plan
     from gpuwise.api.serving_check import serve_check
@@ -36,10 +37,11 @@ __getattr__ = lazily(
         "installation": ("doctor",),
         "kernels": ("kernel", "roofline"),
         "launching": ("launch", "start_launch"),
-        "listings": ("chips", "offers", "unpriced_offers"),
+        "listings": ("chips", "ignored_price_lists", "offers", "unpriced_offers"),
         "measuring": ("measure",),
         "planning": ("plan",),
         "recording": ("record",),
+        "refreshing": ("price_moves", "quarantined_rows", "refresh_from", "refresh_offers"),
         "scaling": ("scale",),
         "serving_check": ("serve_check",),
         "serving": ("serve_plan",),
@@ -58,13 +60,18 @@ __all__ = [
     "doctor",
     "fit",
     "forecast",
+    "ignored_price_lists",
     "kernel",
     "launch",
     "measure",
     "memory_timeline",
     "offers",
     "plan",
+    "price_moves",
+    "quarantined_rows",
     "record",
+    "refresh_from",
+    "refresh_offers",
     "roofline",
     "scale",
     "serve_check",

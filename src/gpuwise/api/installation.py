@@ -17,6 +17,7 @@ from gpuwise.hardware.detect import DetectedMachine, detect, machine_key, machin
 from gpuwise.notes import Note
 from gpuwise.notes import installation as installation_notes
 from gpuwise.results.installation import Installation
+from gpuwise.results.listings import FetchedList
 from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS
 from gpuwise.version import __version__
@@ -52,9 +53,18 @@ def inspect_installation(catalog: Catalog) -> Installation:
         unverified=sum(len(chip.unverified) for chip in catalog.chips.values()),
         config_files=tuple(str(path) for path in catalog.user_files),
         presets=presets,
-        problem_notes=tuple(_problems(versions, presets, detected)),
+        problem_notes=(
+            *_problems(versions, presets, detected),
+            *(installation_notes.price_list_ignored(reason=reason) for reason in catalog.ignored_lists),
+        ),
         machine_key=machine_key(detected),
         detected=detected.to_dict(),
+        price_lists=tuple(
+            FetchedList(
+                each.provider, each.source_text, each.as_of, len(each.offers) or each.number_of_rates, each.quarantined_rows
+            )
+            for each in catalog.refreshed_lists
+        ),
     )
 
 

@@ -50,3 +50,8 @@ def unpriced_offers(filter: str = "") -> tuple[UnpricedOffer, ...]:
         for row in rows
     ]
     return tuple(sorted(offers_, key=lambda row: (row.provider, row.instance, row.region)))
+
+
+def ignored_price_lists() -> tuple[str, ...]:
+    """Why fetched price lists do not count: they are damaged, or of another version. Usually empty."""
+    return load_catalog().ignored_lists

@@ -13,11 +13,10 @@ from gpuwise.api.serving_arrivals import PlannedLoad
 from gpuwise.cost.parameters import parameters
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
-from gpuwise.hardware.providers import provider
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note
 from gpuwise.notes import serving_load as notes
-from gpuwise.plan.economics.rented import spot_interruptions_per_day
+from gpuwise.plan.economics.spot_rate import spot_rate
 from gpuwise.serving.cold_start import cold_start
 from gpuwise.serving.energy import EnergyUse, energy_use, work_of
 from gpuwise.serving.formats import stored
@@ -97,7 +96,7 @@ class FleetTerms:
         if not self.spot and not schedule.follows:
             return schedule
         start_s = cold_start(weight_bytes).total_s.value
-        per_day = spot_interruptions_per_day(provider(offer.provider)) if offer is not None and self.spot else 0.0
+        per_day = spot_rate(offer).per_day if offer is not None and self.spot else 0.0
         gone = min(0.5, per_day * start_s / DAY_S)
         return replace(schedule, start_s=start_s if schedule.follows else 0.0, gone=gone)
 
@@ -147,7 +146,7 @@ class FleetTerms:
         return spot_fleet(
             usd_per_hour=offer.usd_per_hour,
             on_demand_usd_per_hour=None if on_demand is None else on_demand.usd_per_hour,
-            interruptions_per_day=spot_interruptions_per_day(provider(offer.provider)),
+            interruptions_per_day=spot_rate(offer).per_day,
             start_s=start_s,
             spare=row.replicas - int(needed.max()),
             paid=row.running.schedule.paid_at(self.load.rate_per_s, row.takes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -21,11 +22,12 @@ from gpuwise.api.run_start import (
     this_device,
 )
 from gpuwise.api.traced import JobSource
-from gpuwise.api.train_keywords import TrainKeywords, in_folder, step_keywords, train_settings
-from gpuwise.hardware.detect.ranks import rank_environment
+from gpuwise.api.train_keywords import AUTO, TrainKeywords, in_folder, step_keywords, train_settings
+from gpuwise.hardware.detect.ranks import leads_run, rank_environment
 from gpuwise.hardware.waiting import wait_passively
 from gpuwise.notes import Note, sentences
 from gpuwise.plan.types import Plan
+from gpuwise.runs.attempt import failure_noted
 from gpuwise.step_settings import RunSettings, named_sizes
 from gpuwise.strategy import HostSettings, Strategy
 
@@ -89,6 +91,14 @@ class Trainer:
     """
 
     def __init__(self, job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **keywords: Unpack[TrainKeywords]):
+        began_s, run = time.perf_counter(), keywords.get("run")
+        with failure_noted(None if run == AUTO or not leads_run() else run):
+            self._training = self._training_of(job, plan, keywords, began_s)
+
+    def _training_of(
+        self, job: str | Job, plan: str | os.PathLike[str] | Plan | None, keywords: TrainKeywords, began_s: float
+    ) -> Training:
+        """Sets the attributes, and returns the run. began_s: start of its preparation, on the clock of perf_counter."""
         from gpuwise.job.dependencies import require
         from gpuwise.plan.file import load_plan
 
@@ -113,7 +123,7 @@ class Trainer:
         with ranks.speaking():
             here = this_device()
             self._prepare(job, plan, requested, keywords.get("run"), here, ranks)
-        self._training: Training = Training(
+        return Training(
             self.job,
             self.strategy,
             self.settings,
@@ -122,6 +132,7 @@ class Trainer:
             notes=self.reason_notes,
             plan=None if plan is None else plan.to_dict(),
             ranks=ranks,
+            setup_s=time.perf_counter() - began_s,
         )
 
     def _prepare(

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import click
 
 from gpuwise.cli.streams import is_of_printing, print_json, say, silence_stdout
+from gpuwise.errors import EXIT_INTERRUPTED as EXIT_INTERRUPTED
+from gpuwise.errors import EXIT_UNEXPECTED as EXIT_UNEXPECTED
 from gpuwise.errors import FileFormatError, GpuwiseError, JobError, message_of, nearest
 
-EXIT_UNEXPECTED = 1
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_BROKEN_PIPE = 1  # as click ends when the pipe breaks while a verb prints
 DEBUG = "GPUWISE_DEBUG"
 

@@ -27,6 +27,7 @@ VERBS = {
     "serve-check": "Serve a job on this machine, with the forecast beside what was measured.",
     "train": "Run a job on this machine, as planned.",
     "launch": "A plan as files for Slurm, torchrun, ssh and clouds, and those started.",
+    "state": "Whether a run is running, interrupted, done or failed: a word and an exit code for wrappers.",
     "validate": "Forecasts held against real steps on this machine.",
     "measure": "What this machine really does, next to its datasheet.",
     "chips": "The chips of the catalog.",

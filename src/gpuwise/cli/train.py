@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from gpuwise.cli.failure import EXIT_INTERRUPTED, tell
+from gpuwise.cli.failure import tell
 from gpuwise.cli.options import JobCommand, job_argument, json_option, settings_options
 from gpuwise.cli.stdout import answers
 from gpuwise.errors import GpuwiseError, InputError, NotSavedError, RunEndedError
@@ -104,6 +104,7 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     from gpuwise.hardware.detect.ranks import rank_environment
     from gpuwise.plan.file import load_plan
     from gpuwise.report.train import train_report
+    from gpuwise.runs.attempt import failure_noted
 
     if no_run and run is not None:
         raise click.UsageError("--run and --no-run exclude each other.")
@@ -116,7 +117,8 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     keywords = cast("TrainKeywords", {name: value for name, value in settings.items() if name != "plan"})
     requested = step_keywords(keywords, settings["plan"])
     plan = None if settings["plan"] is None else load_plan(settings["plan"])
-    ranks = ranks_to_start(job, plan, keywords, requested=requested, max_restarts=max_restarts)
+    with failure_noted(None if no_run else run):
+        ranks = ranks_to_start(job, plan, keywords, requested=requested, max_restarts=max_restarts)
     if no_run and max_restarts:
         raise click.UsageError("--max-restarts goes on from checkpoints, and --no-run keeps none.")
     if no_run and export is not None and (ranks is not None or rank_environment() is not None):
@@ -141,10 +143,8 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     emit(result, train_report, as_json=as_json)
     for error in unwritten:
         tell(error)  # beside the result, which is all that stdout has
-    if result.interrupted and not result.unsaved:
-        raise click.exceptions.Exit(EXIT_INTERRUPTED)
-    if unwritten:
-        raise click.exceptions.Exit(unwritten[0].exit_code)
+    if code := result.exit_code or (unwritten[0].exit_code if unwritten else 0):
+        raise click.exceptions.Exit(code)
     return None
 
 

@@ -11,8 +11,17 @@ from typing import Any
 
 from gpuwise.errors import FileFormatError, unknown_name
 from gpuwise.hardware import names
-from gpuwise.hardware.catalog_build import build, build_chip, build_offer_row, near_words, offer_key
+from gpuwise.hardware.catalog_build import (
+    build,
+    build_chip,
+    build_offer_row,
+    elsewhere,
+    near_words,
+    offer_key,
+    with_digest,
+)
 from gpuwise.hardware.pricelist import OfferRow, exact_day
+from gpuwise.hardware.refreshed import RefreshedList, read_list, refreshed_files
 from gpuwise.hardware.rows import CHIP, LINK, OFFER, CatalogRow, Column, latest_day, read_row
 from gpuwise.hardware.today import today
 from gpuwise.hardware.tomlfile import bad_file, find_line, read_toml
@@ -26,12 +35,47 @@ class Catalog:
 
     Arguments:
         user_files: they override or add single rows.
+        refreshed: fetched price lists, which override or add shipped offers; a user's rows override these. One that cannot be
+            read is ignored and stands in `ignored_lists`.
         now: the day from which ages of prices count; None takes gpuwise.hardware.today.
     """
 
-    def __init__(self, *, data: Path = DATA, user_files: Iterable[Path] = (), now: date | None = None):
+    def __init__(
+        self, *, data: Path = DATA, user_files: Iterable[Path] = (), refreshed: Iterable[Path] = (), now: date | None = None
+    ):
         self._data, self._now = data, now
-        self.user_files = tuple(user_files)
+        self.user_files, self.refreshed = tuple(user_files), tuple(refreshed)
+
+    @cached_property
+    def _lists(self) -> tuple[dict[Path, RefreshedList], dict[Path, str]]:
+        """Fetched lists that can be read, and why the others cannot."""
+        lists: dict[Path, RefreshedList] = {}
+        ignored: dict[Path, str] = {}
+        for path in self.refreshed:
+            try:
+                lists[path] = read_list(path)
+                for table in lists[path].tables():
+                    self._check_listed(path, table)
+            except FileFormatError as error:
+                lists.pop(path, None)
+                ignored[path] = error.what
+        return lists, ignored
+
+    def _check_listed(self, path: Path, table: Mapping[str, object]) -> None:
+        fail = _failure(path, "", "offer", 0)
+        row = read_row(table, OFFER, fail)
+        offer_key(row, fail)
+        self._check_offer(row.values, fail)
+
+    @property
+    def refreshed_lists(self) -> tuple[RefreshedList, ...]:
+        """The fetched lists that count."""
+        return tuple(self._lists[0].values())
+
+    @property
+    def ignored_lists(self) -> tuple[str, ...]:
+        """Fetched lists that do not count, with the reason."""
+        return tuple(self._lists[1].values())
 
     @cached_property
     def chips(self) -> dict[str, Chip]:
@@ -60,7 +104,8 @@ class Catalog:
     def offer_rows(self) -> tuple[OfferRow, ...]:
         """All stored rows, including those without a price."""
         rows: dict[tuple[str, str, str], OfferRow] = {}
-        for path, raw, text in self._files("offers/*.toml"):
+        machines: dict[tuple[str, str], OfferRow] = {}  # by provider and instance, of whatever region
+        for path, raw, text in self._files("offers/*.toml", lists=True):
             keys: set[tuple[str, str, str]] = set()
             for index, table in enumerate(_list(raw, "offer", path, text)):
                 fail = _failure(path, text, "offer", index)
@@ -71,7 +116,12 @@ class Catalog:
                 if key in keys:
                     raise fail("instance", f"the offer {' '.join(key)} stands twice in this file")
                 keys.add(key)
-                rows[key] = build_offer_row(key, row, rows.get(key), path, fail)
+                base = rows.get(key)
+                if path in self.refreshed:
+                    row, machine = with_digest(row, self._lists[0][path].sha256), machines.get(key[:2])
+                    base = elsewhere(machine, key) if base is None and machine is not None else base
+                rows[key] = build_offer_row(key, row, base, path, fail)
+                machines.setdefault(key[:2], rows[key])
                 self._check_offer(rows[key].values, fail)
         return tuple(rows.values())
 
@@ -87,7 +137,7 @@ class Catalog:
     @cached_property
     def newest(self) -> str:
         """The latest date of a shipped price. A user's own rows are ignored, because they do not show the age of the others."""
-        rows = Catalog(data=self._data).offer_rows if self.user_files else self.offer_rows
+        rows = Catalog(data=self._data).offer_rows if self.user_files or self.refreshed else self.offer_rows
         return max((s.as_of for row in rows for s in (row.source, *row.sources.values())), key=exact_day, default="")
 
     @cached_property
@@ -122,11 +172,14 @@ class Catalog:
         """A chip by id or any unambiguous shorter form ("h100-sxm"). Raises UnknownNameError."""
         return names.find_chip(text, self.chips)
 
-    def _files(self, pattern: str | None = None) -> Iterable[tuple[Path, dict[str, object], str]]:
+    def _files(self, pattern: str | None = None, *, lists: bool = False) -> Iterable[tuple[Path, dict[str, object], str]]:
+        """Shipped tables, then fetched ones where `lists`, then the user's: later ones override."""
         own = sorted(self._data.glob(pattern)) if pattern else []
         for path in own:
             shipped = self._data == DATA
             yield (path, *read_toml(path, entry=f"{path.parent.name}-{path.stem}" if shipped else None))
+        for path, fetched in self._lists[0].items() if lists else ():
+            yield path, {"offer": fetched.tables()}, ""
         for path in self.user_files:
             raw, text = _read_user(path)
             yield path, raw, text
@@ -144,8 +197,9 @@ def user_files() -> tuple[Path, ...]:
 
 
 def load_catalog() -> Catalog:
-    """The catalog with the user's current files; cached for each set of files."""
-    return _load(tuple((path, _changed(path)) for path in user_files()), today())
+    """The catalog with the user's current files and fetched lists; cached for each set of files."""
+    files, lists = (tuple((path, _changed(path)) for path in paths) for paths in (user_files(), refreshed_files()))
+    return _load(files, lists, today())
 
 
 def _changed(path: Path) -> int:
@@ -156,8 +210,8 @@ def _changed(path: Path) -> int:
 
 
 @lru_cache(maxsize=8)
-def _load(files: tuple[tuple[Path, int], ...], now: date) -> Catalog:
-    return Catalog(user_files=[path for path, _ in files], now=now)
+def _load(files: tuple[tuple[Path, int], ...], lists: tuple[tuple[Path, int], ...], now: date) -> Catalog:
+    return Catalog(user_files=[path for path, _ in files], refreshed=[path for path, _ in lists], now=now)
 
 
 def _read_user(path: Path) -> tuple[dict[str, object], str]:

@@ -89,3 +89,15 @@ def build_offer_row(key: tuple[str, str, str], row: CatalogRow, base: OfferRow |
         {**base.sources, **sources},
         {**base.caveats, **row.caveats},
     )
+
+
+def with_digest(row: CatalogRow, digest: str) -> CatalogRow:
+    """A row of a fetched list, whose source then has the hash of the list."""
+    return replace(row, source=None if row.source is None else replace(row.source, digest=digest))
+
+
+def elsewhere(machine: OfferRow, key: tuple[str, str, str]) -> OfferRow:
+    """The same machine in another region: what it has, without prices and what is written about them."""
+    sources = {name: source for name, source in machine.sources.items() if name not in TERMS}
+    caveats = {name: why for name, why in machine.caveats.items() if name not in TERMS}
+    return OfferRow(*key, machine.values, {}, machine.source, sources, caveats)

@@ -34,11 +34,20 @@ UNKNOWN_RISE = 1.4  # usual over lowest ask where a chip has no median: the midd
 
 def median_prices(offers: Iterable[Offer]) -> dict[str, float]:
     """By chip, the median price of a device-hour on demand, in dollars: today's prices of whole devices. Chips with fewer
-    than LEAST_PRICES have none, and CPUs, whose instances rent a part of one."""
+    than LEAST_PRICES have none, and CPUs, whose instances rent a part of one.
+
+    A fetched list has an instance in each of many regions, which count as one price: their median.
+    """
     prices: dict[str, list[float]] = defaultdict(list)
+    fetched: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for offer in offers:
         if offer.terms == "on-demand" and offer.count >= 1 and not offer.stale:
-            prices[offer.chip_id].append(offer.usd_per_device_hour)
+            if offer.source_of("usd_per_hour").digest is None:
+                prices[offer.chip_id].append(offer.usd_per_device_hour)
+            else:
+                fetched[offer.chip_id, offer.provider, offer.instance].append(offer.usd_per_device_hour)
+    for (chip_id, _, _), regions in fetched.items():
+        prices[chip_id].append(median(regions))
     return {chip_id: median(values) for chip_id, values in prices.items() if len(values) >= LEAST_PRICES}
 
 

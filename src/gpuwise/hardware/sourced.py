@@ -17,11 +17,13 @@ class Source:
         text: an address, a document or a method.
         as_of: a day, month, year or range of them.
         verified: False where no source was found.
+        digest: SHA-256 of the fetched price list, in hexadecimal; None for what is shipped or the user's own.
     """
 
     text: str
     as_of: str
     verified: bool = True
+    digest: str | None = None
 
     def __str__(self) -> str:
         return f"{self.text}, {self.as_of}" + ("" if self.verified else " (unverified)")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuwise.launch.description import Launch
-from gpuwise.launch.shell import asks_state, exports, joined, runs, script
+from gpuwise.launch.shell import asks_state, exports, joined, script
 from gpuwise.launch.target import LaunchTarget, TargetSetting
 
 SCRIPT = "job.sbatch"
+# srun takes a SIGTERM of its own as the order to kill all tasks, so none is passed on to it.
+_SIGNALS = ["# Slurm signals the ranks itself. The script lives until they have saved.", "trap : TERM INT HUP USR1"]
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._,:&|*\[\]-]*"  # a value of a directive, which Slurm reads without a shell
 
 
@@ -23,10 +25,11 @@ def files(launch: Launch) -> Mapping[str, str]:
             'cd "$SLURM_SUBMIT_DIR" || exit 2',
             exports(launch.environment),
             launch.setup_lines,
-            runs(joined(["srun", "python", *launch.train_argv])),
+            _SIGNALS,
+            [joined([*_srun(launch), "python", *launch.train_argv]), "code=$?"],
             asks_state(launch.run_folder),
             [
-                "# Where Slurm itself requeues a preempted job, the second request changes nothing.",
+                "# Slurm requeues a preempted job that it had to kill, and takes one that ends within its grace as ended.",
                 f'if [ "$state" = interrupted ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {launch.restarts} ]; then',
                 '  scontrol requeue "$SLURM_JOB_ID"',
                 "fi",
@@ -35,6 +38,12 @@ def files(launch: Launch) -> Mapping[str, str]:
             ],
         )
     }
+
+
+def _srun(launch: Launch) -> list[str]:
+    """srun itself. Since 22.05 it does not take over the cores of a task from the batch script (its --cpus-per-task)."""
+    cores = launch.settings.get("cpus-per-task")
+    return ["srun", *([f"--cpus-per-task={cores}"] if cores else [])]
 
 
 def _directives(launch: Launch) -> dict[str, str]:

@@ -51,6 +51,9 @@ def agent_lines(launch: Launch, *, rendezvous: tuple[str, ...]) -> list[str]:
     """
     agent = ["--nnodes", str(launch.machines), "--nproc-per-node", str(launch.ranks_per_machine), *rendezvous]
     agent += ["--max-restarts", str(launch.restarts), "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]
+    # Without -- torchrun takes the --run of `gpuwise train` for one of its own flags, --run-path.
+    module, *train = launch.train_argv
+    agent += [module, "--", *train]
     return [
         "grace=()",
         "if python -m torch.distributed.run --help | grep -q -e --shutdown-timeout; then",
@@ -58,7 +61,7 @@ def agent_lines(launch: Launch, *, rendezvous: tuple[str, ...]) -> list[str]:
         "else",
         f'  echo "this PyTorch ends ranks {AGENT_GRACE_S:g} s after a signal; a save may take {launch.save_s:.0f} s" >&2',
         "fi",
-        *runs(f'python -m torch.distributed.run "${{grace[@]}}" {joined([*agent, *launch.train_argv])}'),
+        *runs(f'python -m torch.distributed.run "${{grace[@]}}" {joined(agent)}'),
         asks_state(launch.run_folder),
     ]
 

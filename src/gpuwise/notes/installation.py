@@ -36,3 +36,9 @@ def presets_not_recorded(*, presets: str) -> str:
 def checks_removed() -> str:
     """Python is run without its checks."""
     return "Python runs with -O, which removes checks"
+
+
+@kind_of_note()
+def price_list_ignored(*, reason: str) -> str:
+    """A fetched price list cannot be read, and the shipped prices count."""
+    return f"{reason} The shipped prices of that provider count; `gpuwise offers --refresh` fetches it again"

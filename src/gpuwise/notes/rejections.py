@@ -42,6 +42,12 @@ def another_region(*, region: str) -> str:
 
 
 @kind_of_note(flag="--region")
+def cheaper_region() -> str:
+    """A fetched price list has the same machine in a cheaper region."""
+    return "the same machine is cheaper in another region"
+
+
+@kind_of_note(flag="--region")
 def no_region(*, listed: str) -> str:
     """The price list says no region of the offer, where the user wants one."""
     return f"its price list names no region; --region {listed} takes those"

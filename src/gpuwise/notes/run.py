@@ -32,6 +32,15 @@ def assumed_interruptions(*, interruptions_per_day: float) -> str:
 
 
 @kind_of_note(flag="--interruptions")
+def published_interruptions(*, interruptions_per_day: float, guess_per_day: float, label: str, source: str) -> str:
+    """How often such spot machines were interrupted, as published. guess_per_day: what would count without that list."""
+    return (
+        f"{label} of such spot machines were interrupted in the last month ({source}): {interruptions_per_day:.2g} a day are "
+        f"counted, where {guess_per_day:g} a day, a guess, would be assumed without that list; --interruptions changes it"
+    )
+
+
+@kind_of_note(flag="--interruptions")
 def assumed_day_limit(*, interruptions_per_day: float) -> str:
     """How often a spot machine is taken away that lives at most 24 hours."""
     return (

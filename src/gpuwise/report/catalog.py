@@ -38,8 +38,9 @@ def chips_report(chips: Sequence[Chip]) -> Group:
     return Group(table, *_footnotes(foot))
 
 
-def offers_report(offers: Sequence[Offer], *, unpriced: int = 0) -> Group:
-    """One row an offer, in the order given. unpriced: rows that pass the filter, but give no offer."""
+def offers_report(offers: Sequence[Offer], *, unpriced: int = 0, ignored: Sequence[str] = ()) -> Group:
+    """One row an offer, in the order given. unpriced: rows that pass the filter, but give no offer. ignored: why fetched
+    price lists do not count."""
     missing = [f"{unpriced} more cannot be planned with; --unpriced lists them and why."] if unpriced else []
     if not offers:
         return Group(Text("no offer passes this filter; `gpuwise offers` lists all."), *map(Text, missing))
@@ -58,7 +59,7 @@ def offers_report(offers: Sequence[Offer], *, unpriced: int = 0) -> Group:
     if any(offer.unverified for offer in offers):
         foot.append("? unverified: no public source found for this figure yet.")
     foot += [f"[{number}] {caveat}." for number, caveat in enumerate(caveats, 1)]
-    foot += missing
+    foot += [*missing, *ignored]
     return Group(table, *_footnotes(foot))
 
 

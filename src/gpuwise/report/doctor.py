@@ -15,6 +15,7 @@ from gpuwise.units import format_bytes
 
 if TYPE_CHECKING:
     from gpuwise.results.installation import Installation
+    from gpuwise.results.listings import FetchedList
 
 
 def doctor_report(installation: Installation) -> Group:
@@ -31,6 +32,7 @@ def doctor_report(installation: Installation) -> Group:
                 ("links", f"{installation.links:,}"),
                 ("offers", f"{installation.offers:,}, {installation.stale_offers:,} of them stale"),
                 ("prices", f"of {installation.prices_from} to {installation.prices_to}"),
+                ("fetched lists", "; ".join(map(_fetched, installation.price_lists)) or "none"),
                 ("your files", ", ".join(installation.config_files) or "none"),
             ]
         ),
@@ -39,6 +41,12 @@ def doctor_report(installation: Installation) -> Group:
     ]
     lines += notes("to mend", installation.problems)
     return Group(*lines)
+
+
+def _fetched(each: FetchedList) -> str:
+    """'aws of 2026-11-28, 312 rows (4 quarantined)'"""
+    left = f" ({each.quarantined:,} quarantined)" if each.quarantined else ""
+    return f"{each.provider} of {each.as_of}, {each.rows:,} rows{left}"
 
 
 def _machine(installation: Installation) -> list[tuple[str, str]]:

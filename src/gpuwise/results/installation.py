@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from gpuwise.notes import Note, sentences
 from gpuwise.printed import Printed
+from gpuwise.results.listings import FetchedList
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,6 +28,7 @@ class Installation(Printed):
         presets: PyTorch version of each preset's recording; None if the recording is missing.
         problem_notes: problems that the user should fix.
         machine_key: name of this hardware in files.
+        price_lists: fetched price lists that count.
         detected: the detected hardware (gpuwise.hardware.detect.DetectedMachine.to_dict).
     """
 
@@ -47,6 +49,7 @@ class Installation(Printed):
     problem_notes: tuple[Note, ...] = ()
     machine_key: str = ""
     detected: Mapping[str, object] = field(default_factory=dict, hash=False)
+    price_lists: tuple[FetchedList, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.errors import EXIT_INTERRUPTED, NotSavedError
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.strategy import HostSettings, Strategy
@@ -142,6 +143,13 @@ class TrainResult(Printed):
     def interrupted(self) -> bool:
         """Whether something outside ended the run before its last step."""
         return self.stopped in ("interrupted", "time limit")
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of `gpuwise train` with this result."""
+        if self.unsaved:
+            return NotSavedError.exit_code
+        return EXIT_INTERRUPTED if self.interrupted else 0
 
     def to_dict(self) -> dict[str, object]:
         """The result in plain types, without the model."""

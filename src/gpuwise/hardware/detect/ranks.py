@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError
@@ -79,6 +80,14 @@ def leads_machine() -> bool:
     """Whether this process is the first rank of its machine, or no rank."""
     environment = rank_environment()
     return environment is None or environment.local_rank == 0
+
+
+def leads_run() -> bool:
+    """Whether this process is rank 0, or no rank."""
+    with suppress(InputError):  # of variables that contradict each other, which others report
+        environment = rank_environment()
+        return environment is None or environment.rank == 0
+    return True
 
 
 def launched_variables() -> dict[str, str]:

@@ -17,6 +17,7 @@ from gpuwise.hardware.types import Chip, Machine, Offer, Source
 from gpuwise.notes import Note, rejections
 from gpuwise.notes import run as run_notes
 from gpuwise.plan.buying.named import NamedDevices
+from gpuwise.plan.buying.regions import CheapestRegions
 from gpuwise.plan.economics import owned
 from gpuwise.plan.economics.owned import OwnedCosts, OwnedRate
 from gpuwise.plan.economics.rented import rental
@@ -79,6 +80,11 @@ def candidates(
             considered.append((offer, reason))
         elif chip is not None:
             considered.append(_rented(request, offer, chip, catalog, parameters=parameters))
+    cheapest = CheapestRegions(item.offer for item in considered if isinstance(item, Candidate))
+    considered = [
+        (item.offer, rejections.cheaper_region()) if isinstance(item, Candidate) and cheapest.undercut(item.offer) else item
+        for item in considered
+    ]
     for name, count in request.own:
         spec = parse_device(f"{name}:{count}", catalog=catalog)
         chip = spec.chip

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
-from gpuwise.hardware.providers import Provider, provider
+from gpuwise.hardware.providers import provider
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note
 from gpuwise.notes import run as notes
 from gpuwise.plan.economics import spot
-from gpuwise.plan.economics.interruptions import DAY_S, InterruptionColumns
+from gpuwise.plan.economics.spot_rate import spot_rate
 from gpuwise.plan.economics.terms import HOUR_S, SETUP_S, WEEK_S, Terms
 
 _STORED = 2  # checkpoints at a time: the last one, and the one that is being written
 _WEIGHT_BYTES = 4  # a parameter in fp32, as it leaves the provider at the end
 _MONTH_HOURS = 730.0
-# Interruptions a day of one machine that lives at most 24 hours.
-_DAY_LIMITED_PER_DAY = DAY_S / float(InterruptionColumns(*np.array([[0.0], [1.0], [0.0], [0.0]])).mean_s[0])
 
 
 def rental(offer: Offer, *, parameters: int, interruptions_per_day: float | None = None) -> tuple[Terms, list[Note]]:
@@ -52,12 +48,22 @@ def rental(offer: Offer, *, parameters: int, interruptions_per_day: float | None
             )
         )
     if offer.terms == "spot":
-        per_day = interruptions_per_day
-        if per_day is None and where.day_limited:
+        per_day, usual = interruptions_per_day, spot_rate(offer)
+        if per_day is None and usual.day_limited:
             terms = replace(terms, day_machines=1.0)
-            assumed.append(notes.assumed_day_limit(interruptions_per_day=_DAY_LIMITED_PER_DAY))
+            assumed.append(notes.assumed_day_limit(interruptions_per_day=usual.per_day))
+        elif per_day is None and usual.published is not None:
+            per_day = usual.per_day
+            assumed.append(
+                notes.published_interruptions(
+                    interruptions_per_day=per_day,
+                    guess_per_day=usual.guess_per_day,
+                    label=usual.published.label,
+                    source=str(usual.published.source),
+                )
+            )
         elif per_day is None:
-            per_day = spot_interruptions_per_day(where)
+            per_day = usual.per_day
             assumed.append(notes.assumed_interruptions(interruptions_per_day=per_day))
         assumed.append(notes.assumed_checkpoints(saved_bytes=saved, bytes_per_s=rate, restart_s=spot.RESTART_S))
         terms = replace(terms, interruptions_per_day=terms.interruptions_per_day + (per_day or 0.0))
@@ -72,13 +78,6 @@ def rental(offer: Offer, *, parameters: int, interruptions_per_day: float | None
             assumed.append(notes.assumed_free_quota())
         terms = replace(terms, session_s=session_s, week_s=min(week_s, WEEK_S))
     return terms, assumed
-
-
-def spot_interruptions_per_day(where: Provider) -> float:
-    """Interruptions a day of one spot machine of a provider: its usual rate, else the assumed one."""
-    if where.day_limited:
-        return _DAY_LIMITED_PER_DAY
-    return where.interruptions_per_day or spot.DEFAULT_INTERRUPTIONS_PER_DAY
 
 
 def of_several(terms: Terms, machines: int) -> Terms:

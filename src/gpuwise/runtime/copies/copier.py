@@ -43,7 +43,7 @@ class CopyFailure:
 CopyOutcome = Copied | CopyFailure
 
 
-class Work:
+class CopyThread:
     """A thread that does one task at a time, and next the latest of those that were wanted meanwhile."""
 
     def __init__(self) -> None:
@@ -69,16 +69,17 @@ class Work:
         if self._given_up:
             raise CopyGivenUpError
 
-    def wait(self, *, until_s: float | None = None) -> bool:
+    def wait(self, *, until_s: float | None = None, silent_s: float = SILENT_S) -> bool:
         """Waits until all is done. Returns whether it is; what is not is given up, and nothing is begun any more.
 
         Arguments:
-            until_s: the latest time, by perf_counter; None: as long as it moves on, see SILENT_S.
+            until_s: the latest time, by perf_counter; None: as long as it moves on.
+            silent_s: for which it may not move on then.
         """
         with self._changed:
             self._moved_s = time.perf_counter()
             while self._busy:
-                left_s = (self._moved_s + SILENT_S if until_s is None else until_s) - time.perf_counter()
+                left_s = (self._moved_s + silent_s if until_s is None else until_s) - time.perf_counter()
                 if left_s <= 0:
                     self._given_up = True
                     return False
@@ -116,7 +117,7 @@ class Copier:
     """
 
     def __init__(self, store: CheckpointStore, copy: CopyFolder, run: Path, machines: Machines):
-        self.work = Work()
+        self.work = CopyThread()
         self.copied_step: int | None = None
         self.copy_s = 0.0
         self._store, self._copy, self._run, self._machines = store, copy, run, machines
@@ -199,7 +200,7 @@ class Follower:
     """
 
     def __init__(self, store: CheckpointStore, copy: CopyFolder, machines: Machines):
-        self.work = Work()
+        self.work = CopyThread()
         self.copy_s = 0.0
         self._store, self._copy, self._machines = store, copy, machines
         self._over = False

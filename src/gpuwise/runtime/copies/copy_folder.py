@@ -89,7 +89,7 @@ class CopyFolder:
         """Removes what is older than the checkpoints that stay, parts of checkpoints included. Raises OSError."""
         checkpoints = self.store.all()
         complete = [c for c in checkpoints if c.step in self._concluded or is_complete(c)]
-        best = next((c.step for c in complete if not c.is_newer and c.manifest.best), None)
+        best = next((c.step for c in complete if c.looks_whole() and c.manifest.best), None)
         kept = {checkpoint.step for checkpoint in complete[: self.store.keep]} | {best}
         for checkpoint in checkpoints:
             if complete and checkpoint.step < complete[0].step and checkpoint.step not in kept and not checkpoint.is_newer:

@@ -80,6 +80,11 @@ def take_over(record: Path, run: Path) -> None:
                     copy.write(chunk)
 
 
+def same_run(record: Path, run: Path) -> bool:
+    """Whether run.json, which says how a run has ended, is the same in a record and a run's folder. Raises OSError."""
+    return (record / RUN).is_file() and (record / RUN).read_bytes() == (run / RUN).read_bytes()
+
+
 def _numbers(files: Files, folder: Path) -> list[int]:
     try:
         return [int(name) for name in files.names(folder / "records") if _NUMBER.fullmatch(name)]

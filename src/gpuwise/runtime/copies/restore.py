@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from gpuwise.errors import FileFormatError, InputError
+from gpuwise.errors import FileFormatError, GpuwiseError, InputError
 from gpuwise.json_types import Json
 from gpuwise.notes import Note
 from gpuwise.notes.copies import copied_back, copies_on_the_same_disk, incomplete_copies
@@ -52,7 +52,7 @@ def prepare(copy: CopyFolder, run: RunFolder, identity: RunIdentity, *, resume: 
             saved = newest.meta.get("run")
             if not isinstance(saved, dict) or not makes_sense(saved):
                 raise InputError(f"{newest.path} does not say of what run it is.", ["another --copy-to FOLDER"])
-            check_continues(cast(RunIdentity, saved), identity, copy.path)
+            _check_same_run(cast(RunIdentity, saved), identity, copy)
             if (record := newest_record(copy.files, copy.path)) is not None:
                 take_over(record, run.path)
             if own is None and not (run.path / RUN).exists():
@@ -60,6 +60,14 @@ def prepare(copy: CopyFolder, run: RunFolder, identity: RunIdentity, *, resume: 
     except (OSError, FileFormatError) as error:
         raise _unusable(copy, error) from error
     return [copies_on_the_same_disk(folder=str(copy.path))] if same_disk else []
+
+
+def _check_same_run(saved: RunIdentity, identity: RunIdentity, copy: CopyFolder) -> None:
+    """Raises JobError or InputError as check_continues."""
+    try:
+        check_continues(saved, identity, copy.path)
+    except GpuwiseError as error:
+        raise type(error)(error.what, [*error.ways_out[:-1], "another --copy-to FOLDER"]) from error
 
 
 def _unusable(copy: CopyFolder, error: Exception) -> InputError:

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypedDict, cast
 
-from gpuwise.errors import FileFormatError, InputError
+from gpuwise.errors import FileFormatError, InputError, NotSavedError
 from gpuwise.notes import Note
 from gpuwise.notes.copies import copies_not_removed
 from gpuwise.runtime.checkpoint import Checkpoint, CheckpointStore
 from gpuwise.runtime.copies.copier import Copied, Copier, CopyFailure, Follower
 from gpuwise.runtime.copies.copy_folder import CopyFolder
 from gpuwise.runtime.copies.machines import Machines
+from gpuwise.runtime.copies.records import newest_record, same_run
 from gpuwise.runtime.copies.restore import Restore, prepare
 from gpuwise.runtime.ranks import Ranks
 from gpuwise.runtime.run.folder import RunFolder, RunIdentity
@@ -21,14 +22,22 @@ from gpuwise.runtime.run.settings import TrainSettings
 
 MARGIN_S = 5.0  # of the time that is left: for the result, the report and their copies
 LEFT_WITHIN_S = 600.0
+SILENT_AFTER_FAILURE_S = 60.0  # for which an error is not told while a mount does not move on
 
 
-class Checkpoints(Protocol):
-    """What has the checkpoints of a run: CheckpointManager."""
+class StoredCheckpoints(Protocol):
+    """What reads the checkpoints of a run: CheckpointManager."""
 
     store: CheckpointStore
 
     def latest(self) -> tuple[Checkpoint | None, list[Note]]: ...
+
+
+class SavedSteps(Protocol):
+    """What has saved a run: RunCheckpoints."""
+
+    @property
+    def last_step(self) -> int | None: ...
 
 
 class CopySummary(TypedDict):
@@ -65,6 +74,7 @@ class RunCopies:
         self._copier: Copier | None = None
         self._follower: Follower | None = None
         self._reporter: Reporter | None = None
+        self._saved: SavedSteps | None = None
         self._begun: int | None = None  # step of the newest checkpoint whose copy was begun
         self._failed: str | None = None  # the latest failure, told once
         self._ended = False
@@ -89,7 +99,7 @@ class RunCopies:
         assert self._folder is not None
         return prepare(self._copy, self._folder, identity(), resume=self._settings.resume)
 
-    def latest(self, checkpoints: Checkpoints) -> tuple[Checkpoint | None, list[Note]]:
+    def latest(self, checkpoints: StoredCheckpoints) -> tuple[Checkpoint | None, list[Note]]:
         """The newest whole checkpoint of the run's folder and the copies, from the run's folder; and notes.
 
         Raises FileFormatError as CheckpointStore.latest, and where no copy makes up for it.
@@ -117,26 +127,24 @@ class RunCopies:
             self._follower = Follower(checkpoints.store, self._copy, machines)
         return checkpoint, [*more, *notes]
 
-    def begin(self, reporter: Reporter, step: int) -> None:
-        """The run begins, after `step`, whose checkpoint is copied if it has one that is not there."""
-        self._reporter = reporter
-        if step:
-            self.look(step)
+    def begin(self, reporter: Reporter, checkpoints: SavedSteps, *, before: int) -> None:
+        """The run begins after the step `before`, whose checkpoint is copied if it is not there."""
+        self._reporter, self._saved = reporter, checkpoints
+        if self._copier is not None and before:
+            self._begun = before
+            self._copier.begin(before)
 
-    def look(self, step: int | None) -> None:
-        """Has a checkpoint copied that is new, and reports copies that have ended. Cheap where nothing is new.
-
-        Arguments:
-            step: step of the newest checkpoint.
-        """
-        if self._copier is None or self._ended:
+    def look(self) -> None:
+        """Has a checkpoint copied that is new, and reports copies that have ended. Cheap where nothing is new."""
+        if self._copier is None or self._saved is None or self._ended:
             return
+        step = self._saved.last_step
         if step is not None and step != self._begun:
             self._begun = step
             self._copier.begin(step)
         self._report()
 
-    def finish(self, step: int | None, left_s: float | None) -> None:
+    def finish(self, left_s: float | None) -> None:
         """The end of the run, after its last save: waits until that is copied, or until there is no more time.
 
         Arguments:
@@ -144,7 +152,7 @@ class RunCopies:
         """
         if self._copy is None:
             return
-        self.look(step)
+        self.look()
         until_s = self._until_s(left_s)
         if self._copier is not None:
             if self._begun is not None and self._copier.copied_step != self._begun and not self._copier.work.busy:
@@ -171,6 +179,29 @@ class RunCopies:
         why = failures[0] if failures else "there was no more time"
         return f"the log and the report were not copied to {self._settings.copy_to} as they are at the end: {why}."
 
+    def catch_up(self, step: int) -> None:
+        """Of a run that has ended before, with the checkpoint of `step`: copies of it what is not there yet.
+
+        Raises NotSavedError where that fails.
+        """
+        self._begun = step
+        self.finish(None)
+        problem = self.problem
+        if problem is None and self._copier is not None and not self._has_record():
+            problem = self.finish_record(None)
+        if problem is not None:
+            raise NotSavedError(problem, ["see that the folder of copies is mounted, then start again"])
+
+    def _has_record(self) -> bool:
+        """Whether the newest record is of the run as it is now."""
+        assert self._copy is not None
+        assert self._folder is not None
+        try:
+            record = newest_record(self._copy.files, self._copy.path)
+            return record is not None and same_run(record, self._folder.path)
+        except OSError:
+            return False
+
     def close(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """The end of a run that has failed: what is being copied is waited for, but by nobody who is in a hurry.
 
@@ -181,12 +212,13 @@ class RunCopies:
             self._follower.end()
         if self._copier is None or self._ended:
             return
-        self._ended = True
         if in_a_hurry or self._ranks.several:
             self._copier.work.give_up()
-            return
-        self._copier.work.wait()
-        self._report()
+        else:
+            self.look()
+            self._copier.work.wait(silent_s=SILENT_AFTER_FAILURE_S)
+            self._report()
+        self._ended = True
 
     def summary(self) -> CopySummary | dict[str, object]:
         if self._copier is None:
@@ -198,10 +230,10 @@ class RunCopies:
         }
 
     def _until_s(self, left_s: float | None) -> float | None:
-        """The earliest end that any rank has heard of, by perf_counter, without a margin."""
-        everybody = self._ranks.gathered("copies/left", left_s, within_s=LEFT_WITHIN_S)
-        known = [cast(float, left) for left in everybody if left is not None]
-        return time.perf_counter() + min(known) - min(MARGIN_S, min(known) / 4) if known else None
+        """The earliest end that any rank has heard of, by perf_counter, less a margin."""
+        of_ranks = self._ranks.gathered("copies/left", left_s, within_s=LEFT_WITHIN_S)
+        least_s = min((cast(float, left) for left in of_ranks if left is not None), default=None)
+        return None if least_s is None else time.perf_counter() + least_s - min(MARGIN_S, least_s / 4)
 
     def _report(self) -> None:
         assert self._copier is not None

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from types import FrameType
 
 from torch.distributed import PrefixStore, TCPStore
@@ -23,6 +24,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 
 from gpuwise.errors import RankLostError
 from gpuwise.hardware.detect.ranks import launched_variables
+from gpuwise.runs.attempt import note_failure
 from gpuwise.runtime.interruption.signals import STOP_SIGNALS
 from gpuwise.runtime.ranks.last_words import LastWords
 from gpuwise.runtime.ranks.pulse import GRACE_S
@@ -76,6 +78,7 @@ def start_ranks(
         with _PassedOn(agent):
             result = agent.run()
     if (words := agent.words()) is not None:
+        agent.note(words)
         raise words.error()
     return _exit_code(result)
 
@@ -135,6 +138,12 @@ class _Agent(LocalElasticAgent):
     def words(self) -> LastWords | None:
         """The first last words of the ranks of this attempt."""
         return self._ranks().failure()
+
+    def note(self, words: LastWords) -> None:
+        """Notes a failure in the state of the run, where rank 0 could not do so itself."""
+        folder = Ranks(first_start=PrefixStore("gpuwise/all/0", self._of_ranks)).lasting("folder", lambda: None)
+        if isinstance(folder, str):
+            note_failure(Path(folder), words.error(), unless_noted=True)
 
     def pids(self) -> list[int]:
         return [worker.id for worker in self.get_worker_group().workers if isinstance(worker.id, int)]

@@ -19,8 +19,8 @@ from gpuwise.job import Job, fingerprint
 from gpuwise.notes import Note
 from gpuwise.notes import training as training_notes
 from gpuwise.plain_files import parse_json, read_regular
-from gpuwise.runtime.checkpoint import RunLock
-from gpuwise.runtime.checkpoint.lock import LOCK
+from gpuwise.runs.lock import LOCK, RunLock
+from gpuwise.runs.state_file import STATE_FILE
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.strategy import Strategy
 from gpuwise.version import __version__
@@ -37,7 +37,9 @@ _RECIPE = (
     "ema_decay",
     "step",
 )  # attributes that define a job's training
-_HALF = re.compile(r"\.(run\.json|report\.html|bad-batch\.json)\.\d{1,10}\.tmp")  # temporary files of `written_whole`
+_HALF = re.compile(
+    r"\.(run\.json|state\.json|report\.html|bad-batch\.json)\.\d{1,10}\.tmp"
+)  # temporary files of `written_whole`
 
 
 class RunIdentity(TypedDict):
@@ -70,7 +72,7 @@ class RunIdentity(TypedDict):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """RUN/{run.json, log.jsonl, report.html, lock, checkpoints/, stalls/, bad-batch.json}."""
+    """RUN/{run.json, state.json, log.jsonl, report.html, lock, checkpoints/, stalls/, bad-batch.json}."""
 
     path: Path
 
@@ -107,7 +109,8 @@ class RunFolder:
         finally:
             if before and not (self.path / "run.json").exists():
                 with suppress(OSError):
-                    (self.path / LOCK).unlink(missing_ok=True)
+                    for name in (STATE_FILE, LOCK):
+                        (self.path / name).unlink(missing_ok=True)
                     for folder in before:
                         folder.rmdir()
 

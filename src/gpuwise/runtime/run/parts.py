@@ -12,6 +12,7 @@ import torch
 from gpuwise.cost.forecast import Forecast
 from gpuwise.job import Job, fingerprint
 from gpuwise.notes import Note
+from gpuwise.runs.attempt import Attempt
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.runtime.copies import RunCopies
 from gpuwise.runtime.data import MicroBatchLoader
@@ -20,6 +21,7 @@ from gpuwise.runtime.interruption import ReadWatch, Stop, source_for
 from gpuwise.runtime.parallel.world import make_world
 from gpuwise.runtime.ranks import Ranks, RunRanks
 from gpuwise.runtime.ranks.comparison import compare, software
+from gpuwise.runtime.ranks.last_words import LastWords
 from gpuwise.runtime.ranks.word import StepWord
 from gpuwise.runtime.run.checkpoint_manager import CheckpointManager, RunCheckpoints
 from gpuwise.runtime.run.decisions import AgreedDecisions, Decisions
@@ -67,6 +69,7 @@ class RunParts:
         decisions: whether the run stops or is saved, alone or with other ranks.
         ranks: the ranks of the run.
         rank_reporter: what ranks report to rank 0; None for a single process.
+        attempt: this start of the run, which keeps its state.json.
     """
 
     settings: TrainSettings
@@ -85,6 +88,12 @@ class RunParts:
     decisions: Decisions
     ranks: Ranks
     rank_reporter: RankReporter | None
+    attempt: Attempt
+
+    def note_failure(self, words: LastWords) -> None:
+        """Notes in log and state.json why this process is ended in a collective."""
+        self.reporter.log.write("error", {"code": words.code, "message": words.what})
+        self.attempt.fail(words.error())
 
 
 def start_run(
@@ -97,6 +106,7 @@ def start_run(
     plan: Mapping[str, object] | None,
     notes: Sequence[Note],
     ranks: RunRanks,
+    attempt: Attempt,
     stack: ExitStack,
 ) -> RunParts:
     """The parts of a run, ready for its next step. What has to be closed is put on `stack`.
@@ -118,6 +128,7 @@ def start_run(
     if folder is not None and own.leads:
         stack.enter_context(folder.locked())
         notes += folder.exposure() + copies.prepare(lambda: identity_of(job, strategy, settings, steps=1))
+        attempt.begin()  # after the state of the run has come from its copy
     own.of_first("locked", lambda: True)
 
     # 2. The process: memory, threads, random numbers.
@@ -191,9 +202,10 @@ def start_run(
         ranks=own,
     )
     checkpoints = RunCheckpoints(manager, state, reporter=reporter, meter=meter, stall=health.stall)
-    copies.begin(reporter, before)
+    copies.begin(reporter, checkpoints, before=before)
     stack.push(copies.close)
     stack.callback(close, checkpoints, health)
+    attempt.ready(step=before, steps=steps)
     checkpoints.check()  # a state that cannot be saved is known before anything is trained
 
     # 8. From here on, signals, notices and deadlines are listened to, and a run that stands still is noticed.
@@ -263,4 +275,5 @@ def start_run(
         decisions,
         own,
         rank_reporter,
+        attempt,
     )

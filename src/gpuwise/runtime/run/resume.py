@@ -22,8 +22,8 @@ def checkpoint_to_continue(
         resume: as in TrainSettings.
         steps: in all.
 
-    Raises InputError where the settings want it otherwise, RunEndedError where the run has taken all of its steps, JobError
-    for another job's run, FileFormatError for damaged or newer files.
+    Raises InputError where the settings want it otherwise, RunEndedError where the run has taken all of its steps (and what was
+    not copied of it is now), JobError for another job's run, FileFormatError for damaged or newer files.
     """
     saved = folder.identity()
     if saved is not None and resume == "never":
@@ -51,6 +51,7 @@ def checkpoint_to_continue(
             ["remove it", "train in another folder: --run FOLDER"],
         )
     if checkpoint.step >= steps and saved.get("ended"):  # else it was killed before its end was noted
+        copies.catch_up(checkpoint.step)
         raise RunEndedError(
             f"the run in {folder.path} has taken all of its {checkpoint.step:,} steps; its weights are in "
             f"{checkpoint.path / 'model.safetensors'}.",

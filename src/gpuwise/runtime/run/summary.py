@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpuwise.atomic import written_whole
-from gpuwise.errors import GpuwiseError
+from gpuwise.errors import GpuwiseError, NotSavedError
 from gpuwise.notes import Note
 from gpuwise.notes.data import slow_data
 from gpuwise.notes.training import not_written
 from gpuwise.report.run_page import run_page
+from gpuwise.results.run_status import DONE, FAILED, INTERRUPTED, StopReason
 from gpuwise.results.training import ForecastCheck, MemoryCheck, StepTime, TrainResult
 from gpuwise.runtime.interruption import StopRequest
 from gpuwise.runtime.run.metrics import mfu, usd
@@ -64,9 +65,23 @@ def conclude(run: RunParts, ending: Ending) -> TrainResult:
     reporter.log.write("summary", result.to_dict())
     if problem := write_page(run) or _write_ending(run, ending):
         result = _with_problem(run, result, problem)
-    if problem := run.copies.finish_record(run.stop.left_s(meter.now_s)):
+    _end_attempt(run, ending, result)
+    problems = [run.attempt.problem, run.copies.finish_record(run.stop.left_s(meter.now_s))]
+    for problem in filter(None, problems):
         result = _with_problem(run, result, problem)
+    if problems[1]:
+        _end_attempt(run, ending, result)
     return result
+
+
+def _end_attempt(run: RunParts, ending: Ending, result: TrainResult) -> None:
+    run.attempt.end(
+        _state(run, ending),
+        step=run.meter.step,
+        checkpoint_step=run.checkpoints.last_step,
+        exit_code=result.exit_code,
+        reason=_reason(ending, result),
+    )
 
 
 def _with_problem(run: RunParts, result: TrainResult, problem: str) -> TrainResult:
@@ -74,6 +89,22 @@ def _with_problem(run: RunParts, result: TrainResult, problem: str) -> TrainResu
     note = not_written(problem=problem)
     _note(run, note)
     return replace(result, typed_notes=(*result.typed_notes, note), unsaved=(*result.unsaved, problem))
+
+
+def _state(run: RunParts, ending: Ending) -> str:
+    """As in RunStatus. Without its last checkpoint a run has failed, unless there was no time for one."""
+    if ending.saves and run.checkpoints.begun and run.checkpoints.last_step != run.meter.step:
+        return FAILED
+    return INTERRUPTED if ending.kind in ("interrupted", "time limit") else DONE
+
+
+def _reason(ending: Ending, result: TrainResult) -> StopReason | None:
+    """Why the run has ended as it did; None for one that took all its steps, and is on the disk."""
+    if result.unsaved:
+        return StopReason(NotSavedError.code, " ".join(dict.fromkeys(result.unsaved)))
+    if ending.request is not None:
+        return StopReason(ending.request.kind, ending.request.text)
+    return None if ending.reason is None else StopReason(ending.kind if ending.kind == "early stop" else "left", ending.reason)
 
 
 def _result(run: RunParts, ending: Ending, *, unsaved: tuple[str, ...]) -> TrainResult:

@@ -18,6 +18,7 @@ from gpuwise.job import Job
 from gpuwise.notes import Note
 from gpuwise.notes.data import data_did_not_come
 from gpuwise.results.training import TrainResult
+from gpuwise.runs.attempt import Attempt
 from gpuwise.runtime.checkpoint import export_weights
 from gpuwise.runtime.interruption import ReadGivenUp, StopRequest
 from gpuwise.runtime.ranks import ALONE_IN_RUN, RunRanks
@@ -75,6 +76,7 @@ class Training:
         plan: that is carried out, to be kept with the run.
         notes: what the user should know; the run adds its own.
         ranks: the ranks of the run, of which this process is one; a process alone by default.
+        setup_s: seconds that its preparation took so far.
 
     Attributes:
         step, steps: optimizer steps done, and in all; 0 before the run begins.
@@ -96,10 +98,11 @@ class Training:
         plan: Mapping[str, object] | None = None,
         notes: Sequence[Note] = (),
         ranks: RunRanks = ALONE_IN_RUN,
+        setup_s: float = 0.0,
     ):
         self.job, self.strategy, self.settings = job, strategy, settings or TrainSettings()
         self.device, self.forecast, self._plan, self._notes = torch.device(device), forecast, plan, notes
-        self._ranks = ranks
+        self._ranks, self._setup_s = ranks, setup_s
         self.step = self.steps = 0
         self.result: TrainResult | None = None
         self._run: RunParts | None = None
@@ -154,7 +157,10 @@ class Training:
     def _steps(self) -> Generator[TrainedStep, None, None]:
         """Sets the run up, takes its steps, and concludes it, however it ends."""
         self._run, self._ending = None, Ending()
-        with self._ranks.speaking(), ExitStack() as stack:
+        folder = self.settings.folder if self._ranks.own.leads else None
+        attempt = Attempt(folder, setup_s=self._setup_s, ranks=self._ranks.own.size)
+        self._setup_s = 0.0  # a second run of this object has none of it
+        with attempt.noted(), self._ranks.speaking(), ExitStack() as stack:
             stack.push(self._failed)  # left last: the log has its end by then
             self._ranks.connect()
             run = self._run = start_run(
@@ -166,9 +172,10 @@ class Training:
                 plan=self._plan,
                 notes=self._notes,
                 ranks=self._ranks,
+                attempt=attempt,
                 stack=stack,
             )
-            self._ranks.on_failure(lambda words: run.reporter.log.write("error", {"code": words.code, "message": words.what}))
+            self._ranks.on_failure(run.note_failure)
             self.step, self.steps = run.meter.before, run.meter.steps
             try:
                 yield from self._loop(run)
@@ -215,7 +222,8 @@ class Training:
         run.health.stall.beat()
         run.health.look()
         run.checkpoints.look()
-        run.copies.look(run.checkpoints.last_step)
+        run.attempt.saved(run.checkpoints.last_step, step=self.step)
+        run.copies.look()
         if run.settings.writers:
             run.reporter.scalars(meter.step, metrics.scalars(run))
         if run.rank_reporter is not None:
@@ -283,6 +291,6 @@ class Training:
         if run.checkpoints.begun and self._ending.saves:
             run.checkpoints.save_last(self.step)
             run.health.look()
-        run.copies.finish(run.checkpoints.last_step, run.stop.left_s(run.meter.now_s))
+        run.copies.finish(run.stop.left_s(run.meter.now_s))
         self.result = conclude(run, self._ending)
         self._ranks.done()

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import socket
+import time
 import weakref
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "lock"
+LOOKS, BETWEEN_LOOKS_S = 5, 0.01  # at a lock that somebody has, before it counts as taken
 _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 _locks: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
@@ -84,7 +86,7 @@ class RunLock:
     def _take(self) -> None:
         assert self._fd is not None
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(self._fd)
         except BlockingIOError:
             raise self._taken(_read(self.path)) from None
         except OSError as error:
@@ -95,7 +97,7 @@ class RunLock:
     def _take_folder(self) -> None:
         self._folder_fd = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(self._folder_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(self._folder_fd)
         except BlockingIOError:
             raise self._taken(_read(self.path)) from None
         except OSError:  # NFS locks files that are open for writing, and no folders
@@ -142,6 +144,47 @@ class RunLock:
                     os.close(fd)
         self._fd = self._folder_fd = None
         _locks.discard(self)
+
+
+def is_locked(folder: str | os.PathLike[str]) -> bool:
+    """Whether a run has a folder, by the same rule as RunLock takes it. Writes nothing."""
+    marker = Path(folder) / f"{LOCK}.held"
+    if marker.exists():  # on a filesystem without locks
+        return not _is_gone(_read(marker))
+    return any(_is_flocked(path) for path in (Path(folder) / LOCK, Path(folder)))
+
+
+def _is_flocked(path: Path) -> bool:
+    if fcntl is None:
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # NFS has none for folders
+        return False
+    finally:
+        os.close(descriptor)  # the lock of this look ends with it
+    return False
+
+
+def _flock(descriptor: int) -> None:
+    """Takes the lock of an open file. Raises BlockingIOError where another process keeps it, OSError without such locks.
+
+    `is_locked` has it for some microseconds, and is no other run.
+    """
+    for look in range(LOOKS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if look == LOOKS - 1:
+                raise
+            time.sleep(BETWEEN_LOOKS_S)
 
 
 def _in_child() -> None:
