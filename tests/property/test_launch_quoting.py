@@ -44,10 +44,13 @@ TARGETS = {
     "slurm": ("bash", "job.sbatch"),
     "ssh": ("bash", "launch.sh"),
     "container": ("bash", "launch.sh"),
+    "dstack": ("bash", "run.sh"),
 }
 
 
 def extras(target: str) -> dict[str, object]:
+    if target == "dstack":
+        return {"set": ["instance-type=any"], "restarts": 0, "install": "none"}
     if target == "ssh":
         return {"set": ["hosts=me@node", "port=2222"]}
     return {"set": ["hosts=me@node"], "image": IMAGE} if target == "container" else {}

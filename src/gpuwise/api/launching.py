@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from gpuwise.errors import InputError, MissingDependencyError
+from gpuwise.errors import InputError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware import load_catalog
 from gpuwise.launch.description import PLAN_FILE, Launch
 from gpuwise.launch.folder import LaunchFolder, read_folder, write_folder
@@ -55,7 +55,7 @@ def launch(
     launched = described.launch
     texts = {name: text.encode() for name, text in destination.files(launched).items()}
     if go:
-        _check_client(destination)
+        _check_client(destination, destination.submit(launched))
     folder = write_folder(output, {**launched.files, **texts}, _record(described, destination))
     result = _result(described, folder)
     if shows is not None:
@@ -71,7 +71,7 @@ def start_launch(folder: str | os.PathLike[str], *, shows: Callable[[LaunchFolde
     written = read_folder(folder)
     destination = target(written.target)
     load_plan(Path(folder) / PLAN_FILE)
-    _check_client(destination)
+    _check_client(destination, written.submit)
     if shows is not None:
         shows(written)
     return _run(written)
@@ -90,7 +90,10 @@ def _check_job(plan: Plan) -> None:
     planned_job(plan.job_argument, plan)
 
 
-def _check_client(destination: LaunchTarget) -> None:
+def _check_client(destination: LaunchTarget, submit: Sequence[str]) -> None:
+    """Raises MissingDependencyError for a client that is not installed, UnsupportedError where a browser is the client."""
+    if not submit:
+        raise UnsupportedError(f"no program of yours starts this launch: {destination.client_source}.", ["leave out --go"])
     if shutil.which(destination.client) is None:
         raise MissingDependencyError(
             f"{destination.name} is started with {destination.client}, which is not installed here.",

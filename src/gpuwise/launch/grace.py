@@ -51,6 +51,9 @@ def grace_of(plan: Plan, target: LaunchTarget, stated_s: float | None) -> tuple[
     elif target.default_grace_s is None:
         grace_s = _rounded(needed_s * _MARGIN)
         notes_made.append(notes.grace_of_site(save_s=needed_s))
+    elif target.default_grace_s == 0:
+        grace_s = _rounded(needed_s * _MARGIN)
+        notes_made.append(notes.time_reserved(save_s=needed_s, reserved_s=grace_s))
     elif needed_s <= target.default_grace_s:
         grace_s = math.ceil(target.default_grace_s)
     else:

@@ -83,9 +83,10 @@ def describe(plan: Plan, target: LaunchTarget, settings: LaunchSettings, *, plan
         environment=parse_variables(settings.get("env") or ()),
         settings=target.parse_settings(settings.get("set") or ()),
     )
-    remarks = [*grace_notes, notes.assumed_installed(package=" ".join(install))]
+    launch, target_notes = target.adapts(launch)
+    remarks = [*grace_notes, *target_notes, notes.assumed_installed(package=" ".join(install))]
     if not target.mounts and (machines > 1 or launch.restarts):
-        remarks.append(notes.assumed_shared_folder(folder=run))
+        remarks.append(notes.assumed_shared_folder(folder=launch.run_folder))
     return Described(launch, tuple(remarks))
 
 

@@ -9,6 +9,7 @@ from importlib import import_module
 
 from gpuwise.errors import InputError, unknown_name
 from gpuwise.launch.description import Launch
+from gpuwise.notes import Note
 
 # By name, the module beside this one whose TARGET it is.
 TARGETS = {
@@ -18,6 +19,9 @@ TARGETS = {
     "skypilot": "skypilot",
     "kubernetes": "kubernetes",
     "kubeflow": "kubeflow",
+    "notebook": "notebook",
+    "dstack": "dstack",
+    "ray": "ray",
 }
 
 
@@ -40,6 +44,11 @@ class TargetSetting:
     required: bool = False
 
 
+def unchanged(launch: Launch) -> tuple[Launch, tuple[Note, ...]]:
+    """A launch that a target runs as it is described, with nothing to add."""
+    return launch, ()
+
+
 @dataclass(frozen=True)
 class LaunchTarget:
     """Where a plan is launched.
@@ -49,13 +58,15 @@ class LaunchTarget:
         client: the user's program that `--go` runs.
         client_source: how to install the client.
         files: the files of a launch, by path in its folder. Raises UnsupportedError for what the target cannot do.
-        submit: the client's arguments, run in the folder of the launch.
-        default_grace_s: seconds from the signal to the kill that the target gives by itself; None where its site decides.
+        submit: the client's arguments, run in the folder of the launch; empty where a browser is the client.
+        default_grace_s: seconds from the signal to the kill that the target gives by itself; 0 where it kills without a signal,
+            None where its site decides.
         longest_grace_s: the most that its file can demand; None without a limit.
         needs_image: whether it runs containers only.
         installs: whether its machines start without gpuwise.
         restarts_failures: whether it starts a run again that failed, and not only one that was interrupted.
         mounts: whether its files mount the folder of the run on every machine, or are refused.
+        adapts: the launch within the target's own limits, and what the user should know of them.
         settings: its own settings, by name.
     """
 
@@ -70,6 +81,7 @@ class LaunchTarget:
     installs: bool = False
     restarts_failures: bool = True
     mounts: bool = False
+    adapts: Callable[[Launch], tuple[Launch, tuple[Note, ...]]] = unchanged
     settings: Mapping[str, TargetSetting] = field(default_factory=dict, hash=False)
 
     def parse_settings(self, pairs: Iterable[str]) -> dict[str, str]:

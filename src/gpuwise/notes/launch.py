@@ -15,6 +15,15 @@ def grace_raised(*, save_s: float, default_s: float, grace_s: float) -> str:
     )
 
 
+@kind_of_note(flag="--grace")
+def time_reserved(*, save_s: float, reserved_s: float) -> str:
+    """That a target kills without a signal, so that the run ends by itself before. reserved_s: kept back for the last save."""
+    return (
+        f"a stop takes up to {format_duration(save_s)} to save, and nothing announces the end: the run ends by itself "
+        f"{format_duration(reserved_s)} before it"
+    )
+
+
 @kind_of_note()
 def grace_of_site(*, save_s: float) -> str:
     """That the time between a preemption and the kill is the site's, which no file can change."""
@@ -50,3 +59,24 @@ def assumed_installed(*, package: str) -> str:
 def runs_on_each_machine(*, machines: int) -> str:
     """That the user starts the script on each machine."""
     return f"the script starts the ranks of one machine: run it on each of the {machines}"
+
+
+@kind_of_note(flag="--time-limit")
+def session_of_notebook(*, session_s: float, begins: str) -> str:
+    """How long a session of a notebook trains. begins: how a session is begun in a browser; "" where a client does it."""
+    how = f"; to begin one, {begins}" if begins else ""
+    return f"each session trains up to {format_duration(session_s)}, saves, and the next goes on{how}"
+
+
+@kind_of_note(flag="--restarts")
+def restarts_not_counted(*, tool: str, lasts: str) -> str:
+    """That a tool does not count restarts. lasts: how long it tries again after an interruption."""
+    return (
+        f"{tool} counts no restarts: it tries again for {lasts} after each interruption or failure; --restarts 0 turns that off"
+    )
+
+
+@kind_of_note()
+def killed_at_once() -> str:
+    """That Ray ends its workers without a signal."""
+    return "`ray job stop`, and the loss of a worker, end all ranks at once: only the periodic checkpoints count there"

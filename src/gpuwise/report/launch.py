@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 
+from gpuwise.launch.target import target
 from gpuwise.report.parts import grid, heading, notes
 from gpuwise.units import format_duration, format_usd
 
@@ -24,15 +25,22 @@ def launch_report(result: LaunchResult) -> Group:
         ("trains", f"{plan.job}: {plan.steps:,} steps on {plan.count:g} x {plan.device}{machines}"),
         ("planned at", f"{where}, price of {plan.price_as_of}"),
         ("forecast", f"{format_duration(plan.hours * 3600)}, {format_usd(plan.usd.value)} ({interval})"),
-        ("a stop", f"saves within {format_duration(result.save_s)}; killed {format_duration(result.grace_s)} after the signal"),
+        ("a stop", f"saves within {format_duration(result.save_s)}; {_end(result)}"),
         ("limits", f"{format_duration(result.time_limit_s)}, {result.restarts} restarts"),
         ("run in", result.run_folder),
         ("files", ", ".join([*result.digests, "launch.toml"])),
     ]
-    start = f"cd {shlex.quote(str(result.folder))} && {shlex.join(result.submit)}"
+    folder = shlex.quote(str(result.folder))
+    start = [f"gpuwise launch {folder} --go", f"or yourself: cd {folder} && {shlex.join(result.submit)}"]
     return Group(
         heading(f"{result.folder}, for {result.target}"),
         grid(rows),
         *notes("to know", result.notes),
-        *notes("start it", [f"gpuwise launch {shlex.quote(str(result.folder))} --go", f"or yourself: {start}"]),
+        *notes("start it", start if result.submit else []),
     )
+
+
+def _end(result: LaunchResult) -> str:
+    if target(result.target).default_grace_s == 0:
+        return f"ends by itself {format_duration(result.grace_s)} before the limit"
+    return f"killed {format_duration(result.grace_s)} after the signal"
