@@ -117,6 +117,12 @@ def test_the_difference_to_the_plan_is_explained_largest_first():
     assert (by_part["steps"], by_part["set-up"], by_part["saving"], by_part["idle"]) == (9000, 600, None, 0)
 
 
+def test_another_length_than_the_plan_is_no_slower_step():
+    sentences = costs_of(interrupted().records, plan(steps=500)).explanations
+    assert "the run is of 1,000 steps, the plan of 500: 1.25 h more" in sentences
+    assert "a step takes 11% more than forecast: 16.7 min more in all" in sentences
+
+
 def test_money_is_billed_by_rentals():
     costs = costs_of(interrupted().records, plan())
     assert costs.money is not None

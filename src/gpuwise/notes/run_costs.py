@@ -13,6 +13,12 @@ def steps_beside_plan(*, seconds: float, share: float) -> str:
 
 
 @kind_of_note()
+def another_length(*, steps: int, planned: int, seconds: float) -> str:
+    """The run has another number of steps than its plan. seconds: of the difference, at the forecast of a step."""
+    return f"the run is of {steps:,} steps, the plan of {planned:,}: {_difference(seconds)}"
+
+
+@kind_of_note()
 def part_beside_plan(*, part: str, seconds: float) -> str:
     """Something other than steps takes another time than planned. seconds: more than planned; negative for less."""
     return f"{part}: {_difference(seconds)} than planned"

@@ -65,7 +65,9 @@ def costs_of(records: Sequence[Record], plan: PlanRecord | None, *, name: str = 
         step_time_s=step_time_s,
         step_time_planned_s=None if plan is None else plan.step_time_s,
         money=money,
-        explanation_notes=() if plan is None or money is None else tuple(_explanations(attempts, expected_s, plan, money)),
+        explanation_notes=()
+        if plan is None or money is None
+        else tuple(_explanations(attempts, expected_s, plan, money, steps=step + left)),
     )
 
 
@@ -123,15 +125,17 @@ def _money(
 
 
 def _explanations(
-    attempts: Sequence[AttemptTime], expected_s: Mapping[str, float], plan: PlanRecord, money: MoneySpent
+    attempts: Sequence[AttemptTime], expected_s: Mapping[str, float], plan: PlanRecord, money: MoneySpent, *, steps: int
 ) -> list[Note]:
     """What makes the difference to the plan, largest first; then what is not counted."""
     least_s = TELLING_SHARE * plan.calendar_s.value
-    steps_s = expected_s["steps"] - plan.steps_s
+    forecast_s = steps * plan.step_time_s
+    longer_s, steps_s = forecast_s - plan.steps_s, expected_s["steps"] - forecast_s
     overheads_s = sum(expected_s[part] for part in OVERHEADS) - max(0.0, plan.machine_s - plan.steps_s)
     idle_s = expected_s["idle"] - max(0.0, plan.calendar_s.value - plan.machine_s)
     named = [
-        (steps_s, notes.steps_beside_plan(seconds=steps_s, share=steps_s / plan.steps_s if plan.steps_s else 0.0)),
+        (longer_s, notes.another_length(steps=steps, planned=plan.steps, seconds=longer_s)),
+        (steps_s, notes.steps_beside_plan(seconds=steps_s, share=steps_s / forecast_s if forecast_s else 0.0)),
         (
             expected_s["waiting for data"],
             notes.part_beside_plan(part="waiting for data", seconds=expected_s["waiting for data"]),
