@@ -88,3 +88,38 @@ def test_the_scheduler_judges_what_a_script_demands(slurm: Slurm, tmp_path: Path
     assert "nodes n[0-1] in partition spot" in verdicts["h100"].stderr
     assert verdicts["a100"].returncode != 0
     assert "Requested node configuration is not available" in verdicts["a100"].stderr
+
+
+def test_torchrun_hides_how_a_run_ended_and_its_folder_tells(slurm: Slurm, tmp_path: Path):
+    """One task is torchrun with two ranks. Preempted, they save and end with 130; torchrun makes that 1."""
+    plan_here(tmp_path, steps=STEPS)
+    train = "-m -- gpuwise train small_job.py:job --mesh dp=2 --micro-batch 64 --steps 100000 --run run"
+    script = ["#!/bin/bash", "#SBATCH --nodes=1 --ntasks=1 --partition=spot --output=out.txt", "trap : TERM"]
+    script += [f"srun python -m torch.distributed.run --standalone --nproc-per-node 2 --shutdown-timeout 30 {train}"]
+    script += ["echo torchrun ended with $?", "echo the run is $(python -m gpuwise state run)"]
+    (tmp_path / "job.sbatch").write_text("\n".join(script) + "\n")
+    slurm.submit("job.sbatch", cwd=tmp_path, **ENVIRONMENT)
+    until(lambda: last_step(tmp_path / "run") >= STEPS_BETWEEN, timeout_s=120, what=f"steps{slurm.logs()}")
+    preempt(slurm, tmp_path)
+    until(lambda: "the run is" in (tmp_path / "out.txt").read_text(), timeout_s=60, what="the end of the script")
+    text = (tmp_path / "out.txt").read_text()
+    assert "torchrun ended with 1\n" in text
+    assert "the run is interrupted\n" in text
+    assert len(records(tmp_path / "run", "interrupted")) == 1
+
+
+def test_without_a_grace_time_slurm_requeues_by_itself(tmp_path: Path):
+    """It leaves KillWait between SIGTERM and SIGKILL. The run goes on from its last checkpoint."""
+    plan_here(tmp_path, steps=STEPS)
+    train = "gpuwise train small_job.py:job --mesh dp=2 --micro-batch 64 --precision fp32 --run run --save-every 1s"
+    script = ["#!/bin/bash", "#SBATCH --nodes=2 --ntasks-per-node=1", "#SBATCH --partition=spot --requeue --output=out.txt"]
+    (tmp_path / "job.sbatch").write_text("\n".join([*script, f"srun python -m {train} --steps {STEPS}"]) + "\n")
+    run = tmp_path / "run"
+    with Slurm(grace_s=0, requeue_delay_s=5, schedule_every_s=1) as slurm:
+        job = slurm.submit("job.sbatch", cwd=tmp_path, **ENVIRONMENT)
+        until(lambda: bool(records(run, "checkpoint")), timeout_s=120, what=f"a checkpoint{slurm.logs()}")
+        preempt(slurm, tmp_path)
+        saved = max(record["step"] for record in records(run, "checkpoint"))
+        assert slurm.wait(job, "COMPLETED")["Restarts"] == "1"
+    assert [record["step"] for record in records(run, "resumed")] == [saved]
+    assert last_step(run) == STEPS

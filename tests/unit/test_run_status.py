@@ -135,6 +135,15 @@ def test_a_lock_is_seen_without_its_file_and_on_filesystems_without_locks(tmp_pa
     assert not is_locked(tmp_path / "nowhere")
 
 
+def test_starts_that_save_nothing_end_after_some_tries(tmp_path: Path):
+    write_status(tmp_path, replace(STATUS, attempts_without_checkpoint=2))
+    assert (state(tmp_path, "--tries", "3").exit_code, state(tmp_path).exit_code) == (75, 75)
+    result = state(tmp_path, "--tries", "2")
+    assert (result.stdout, result.exit_code) == ("failed\n", 1)
+    write_status(tmp_path, replace(STATUS, state=DONE, attempts_without_checkpoint=2))
+    assert state(tmp_path, "--tries", "2").exit_code == 0
+
+
 # --- bad input
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from gpuwise.errors import InputError
 from gpuwise.report.run_records import lasting
-from gpuwise.runtime.show.log import LEAST_APART_S, MOST_APART_S, WRITE_EVERY_S, RunLog, StepRecord, read_log
+from gpuwise.runs.log_records import read_log
+from gpuwise.runtime.show.log import LEAST_APART_S, MOST_APART_S, WRITE_EVERY_S, RunLog, StepRecord
 
 
 def records(path):

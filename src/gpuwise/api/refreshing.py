@@ -71,7 +71,8 @@ def price_moves(*names: str) -> tuple[PriceMove, ...]:
     """Prices of the kept lists that differ from the shipped ones, the largest changes first. names: providers; none for all."""
     shipped = Catalog(now=today())
     kept = [each for each in kept_lists() if not names or each.provider in names]
-    return tuple(move for each in kept for move in moves_from_shipped(each, shipped))
+    moved = [move for each in kept for move in moves_from_shipped(each, shipped)]
+    return tuple(sorted(moved, key=lambda move: -abs(move.change or 0)))
 
 
 def quarantined_rows(*names: str) -> tuple[QuarantinedRow, ...]:

@@ -93,7 +93,7 @@ def train_settings(keywords: TrainKeywords, plan: Plan | None, *, host: HostSett
         progress=keywords.get("progress", "auto"),
         log_path=None if log is None else Path(log),
         writers=(writers,) if isinstance(writers, str) else tuple(writers),
-        usd_per_hour=None if plan is None else plan.offer.usd_per_hour,
+        usd_per_hour=None if plan is None else plan.machines * plan.offer.usd_per_hour,
         host=host,
     )
 

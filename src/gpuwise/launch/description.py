@@ -37,6 +37,7 @@ class Launch:
         time_limit_s: whole seconds until the target ends the job.
         restarts: times that the run starts again after an interruption or a failure.
         settings: the target's own settings, by name.
+        copy_to: folder that checkpoints are copied to, such as a mounted bucket, where run_folder is each machine's own.
     """
 
     name: str
@@ -57,11 +58,13 @@ class Launch:
     install: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     settings: Mapping[str, str] = field(default_factory=dict, hash=False)
+    copy_to: str = ""
 
     @property
     def train_argv(self) -> tuple[str, ...]:
         """The arguments of `python`, or of torchrun, that train as planned."""
-        return ("-m", "gpuwise", "train", self.job, "--plan", PLAN_FILE, "--run", self.run_folder)
+        copies = ("--copy-to", self.copy_to) if self.copy_to else ()
+        return ("-m", "gpuwise", "train", self.job, "--plan", PLAN_FILE, "--run", self.run_folder, *copies)
 
     @property
     def setup_lines(self) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def describe(plan: Plan, target: LaunchTarget, settings: LaunchSettings, *, plan
         save_s=save_s(plan),
         grace_s=grace_s,
         time_limit_s=_time_limit(plan, settings),
-        restarts=_restarts(plan, settings),
+        restarts=_restarts(plan, target, settings),
         image=image,
         setup=tuple(_line(line) for line in settings.get("setup") or ()),
         install=install,
@@ -85,7 +85,7 @@ def describe(plan: Plan, target: LaunchTarget, settings: LaunchSettings, *, plan
     )
     launch, target_notes = target.adapts(launch)
     remarks = [*grace_notes, *target_notes, notes.assumed_installed(package=" ".join(install))]
-    if machines > 1 or launch.restarts:
+    if not target.mounts and (machines > 1 or launch.restarts):
         remarks.append(notes.assumed_shared_folder(folder=launch.run_folder))
     return Described(launch, tuple(remarks))
 
@@ -118,10 +118,10 @@ def _time_limit(plan: Plan, settings: LaunchSettings) -> int:
     return round(3600 * (math.ceil(hours) if session is None else min(math.ceil(hours), session)))
 
 
-def _restarts(plan: Plan, settings: LaunchSettings) -> int:
+def _restarts(plan: Plan, target: LaunchTarget, settings: LaunchSettings) -> int:
     stated = settings.get("restarts")
     if stated is None:
-        return _SPOT_RESTARTS if plan.offer.terms == "spot" else _RESTARTS
+        return _SPOT_RESTARTS if plan.offer.terms == "spot" or not target.restarts_failures else _RESTARTS
     if not 0 <= stated <= 10_000:
         raise InputError(f"--restarts {stated} is out of range.", ["a number from 0 to 10,000"])
     return stated

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpuwise.errors import EXIT_INTERRUPTED
 from gpuwise.launch.description import Launch
 from gpuwise.launch.shell import asks_state, exports, joined, script
 from gpuwise.launch.target import LaunchTarget, TargetSetting
@@ -11,6 +12,7 @@ from gpuwise.launch.target import LaunchTarget, TargetSetting
 SCRIPT = "job.sbatch"
 # srun takes a SIGTERM of its own as the order to kill all tasks, so none is passed on to it.
 _SIGNALS = ["# Slurm signals the ranks itself. The script lives until they have saved.", "trap : TERM INT HUP USR1"]
+_KILLED = 3  # restarts of a run whose ranks are killed, for their memory say: it may be so every time
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._,:&|*\[\]-]*"  # a value of a directive, which Slurm reads without a shell
 
 
@@ -30,7 +32,10 @@ def files(launch: Launch) -> Mapping[str, str]:
             asks_state(launch.run_folder),
             [
                 "# Slurm requeues a preempted job that it had to kill, and takes one that ends within its grace as ended.",
-                f'if [ "$state" = interrupted ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {launch.restarts} ]; then',
+                f"restarts={launch.restarts}",
+                "# Killed, not stopped:",
+                f'if [ "$code" -ne {EXIT_INTERRUPTED} ]; then restarts={min(launch.restarts, _KILLED)}; fi',
+                'if [ "$state" = interrupted ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$restarts" ]; then',
                 '  scontrol requeue "$SLURM_JOB_ID"',
                 "fi",
                 'if [ "$state" = done ]; then exit 0; fi',
@@ -84,6 +89,7 @@ TARGET = LaunchTarget(
     files=files,
     submit=submit,
     default_grace_s=None,
+    restarts_failures=False,
     settings={
         "partition": TargetSetting("The partition.", _WORD, "gpu"),
         "account": TargetSetting("The account that pays.", _WORD, "lab"),

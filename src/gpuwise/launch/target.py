@@ -16,6 +16,9 @@ TARGETS = {
     "torchrun": "torchrun",
     "slurm": "slurm",
     "ssh": "ssh",
+    "skypilot": "skypilot",
+    "kubernetes": "kubernetes",
+    "kubeflow": "kubeflow",
     "notebook": "notebook",
     "dstack": "dstack",
     "ray": "ray",
@@ -61,6 +64,8 @@ class LaunchTarget:
         longest_grace_s: the most that its file can demand; None without a limit.
         needs_image: whether it runs containers only.
         installs: whether its machines start without gpuwise.
+        restarts_failures: whether it starts a run again that failed, and not only one that was interrupted.
+        mounts: whether its files mount the folder of the run on every machine, or are refused.
         adapts: the launch within the target's own limits, and what the user should know of them.
         settings: its own settings, by name.
     """
@@ -74,6 +79,8 @@ class LaunchTarget:
     longest_grace_s: float | None = None
     needs_image: bool = False
     installs: bool = False
+    restarts_failures: bool = True
+    mounts: bool = False
     adapts: Callable[[Launch], tuple[Launch, tuple[Note, ...]]] = unchanged
     settings: Mapping[str, TargetSetting] = field(default_factory=dict, hash=False)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.plan_result import PlanResult
     from gpuwise.plan.types import Plan
     from gpuwise.results.measurement import MachineMeasurement
+    from gpuwise.results.run_costs import RunCosts
     from gpuwise.results.training import TrainResult
     from gpuwise.serving.check import ServeCheck
 
@@ -39,6 +40,7 @@ _REPORTS = {
     "FitForecast": "classical",
     "ServingForecast": "serving",
     "ServeCheck": "serve_check",
+    "RunCosts": "run_costs",
 }
 
 
@@ -110,6 +112,11 @@ def _train(result: TrainResult) -> str:
     )
 
 
+def _run_costs(costs: RunCosts) -> str:
+    usd = "" if costs.money is None else f", {format_usd(costs.money.spent_usd)}"
+    return f"{costs.step:,} steps in {len(costs.attempts)} attempts: {format_duration(costs.hours_spent * 3600)}{usd}"
+
+
 def _measure(result: MachineMeasurement) -> str:
     state = "" if result.complete else ", incomplete"
     return f"{result.machine}: {len(result.rows)} rows, {len(result.peaks)} peaks, {result.taken[:10]}{state}"
@@ -136,6 +143,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "Plan": _plan,
     "PlanResult": _plans,
     "TrainResult": _train,
+    "RunCosts": _run_costs,
     "MachineMeasurement": _measure,
     "Validation": lambda result: f"{len(result.trials)} trials on {result.machine}, {result.taken[:10]}",
     "FitForecast": lambda result: f"{result.job} on {result.machine}: {result.cpu_enough.text}",

@@ -113,3 +113,5 @@ def _kept(result: TrainResult) -> Iterator[tuple[str, str]]:
             yield "go on with", f"gpuwise train {job_word(result.job_argument)} {folders} --resume"
     if result.log_path is not None:
         yield "log", result.log_path
+    if result.run_folder is not None and result.usd is not None:
+        yield "beside the plan", f"gpuwise state {shlex.quote(result.run_folder)} --costs"

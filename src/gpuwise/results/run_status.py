@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from gpuwise.printed import Printed
-
 RUNNING, INTERRUPTED, DONE, FAILED = "running", "interrupted", "done", "failed"
 # Of `gpuwise state`. 75 is EX_TEMPFAIL of sysexits.h: started again, the run may go on.
 EXIT_CODES = {DONE: 0, FAILED: 1, RUNNING: 3, INTERRUPTED: 75}
@@ -26,8 +24,8 @@ class StopReason:
     text: str
 
 
-@dataclass(frozen=True, repr=False)
-class RunStatus(Printed):
+@dataclass(frozen=True)
+class RunStatus:
     """Where a run stands. An attempt is one start of its training.
 
     Attributes:

@@ -14,7 +14,7 @@ from gpuwise.plan.economics.interruptions import Array, InterruptionColumns, bes
 from gpuwise.plan.economics.terms import HOUR_S, WEEK_S, YEAR_S, Terms
 
 _LEAST_PER_DAY = 1e-6  # fewer interruptions, one in a thousand years, are none
-_RESERVED_S = {"reserved-1y": YEAR_S, "reserved-3y": 3 * YEAR_S}
+RESERVED_S = {"reserved-1y": YEAR_S, "reserved-3y": 3 * YEAR_S}
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class TermsColumns:
         how = InterruptionColumns(
             np.where(free, 0.0, per_day), np.where(free, 0.0, column("day_machines")), column("save_s"), column("restart_s")
         )
-        term_s = np.array([_RESERVED_S.get(each.kind, 0.0) for each in terms])
+        term_s = np.array([RESERVED_S.get(each.kind, 0.0) for each in terms])
         return cls(
             usd_per_hour=column("usd_per_hour"),
             setup_s=column("setup_s"),

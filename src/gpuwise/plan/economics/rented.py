@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwise.hardware.providers import provider
+from gpuwise.hardware.providers import Provider, provider
 from gpuwise.hardware.types import Offer
 from gpuwise.notes import Note
 from gpuwise.notes import run as notes
@@ -12,7 +12,7 @@ from gpuwise.plan.economics import spot
 from gpuwise.plan.economics.spot_rate import spot_rate
 from gpuwise.plan.economics.terms import HOUR_S, SETUP_S, WEEK_S, Terms
 
-_STORED = 2  # checkpoints at a time: the last one, and the one that is being written
+STORED_CHECKPOINTS = 2  # checkpoints at a time: the last one, and the one that is being written
 _WEIGHT_BYTES = 4  # a parameter in fp32, as it leaves the provider at the end
 _MONTH_HOURS = 730.0
 
@@ -36,13 +36,13 @@ def rental(offer: Offer, *, parameters: int, interruptions_per_day: float | None
         interruptions_per_day=spot.FAILURES_PER_DEVICE_DAY * max(1.0, offer.devices),
         save_s=saved / rate,
         restart_s=spot.RESTART_S + saved / rate,
-        storage_usd_per_hour=_STORED * saved / 1e9 * (where.storage_usd_per_gb_month or 0.0) / _MONTH_HOURS,
+        storage_usd_per_hour=storage_usd_per_hour(STORED_CHECKPOINTS * saved, where),
         transfer_usd=parameters * _WEIGHT_BYTES / 1e9 * (where.transfer_usd_per_gb or 0.0),
     )
     if where.storage_usd_per_gb_month is not None and where.transfer_usd_per_gb is not None:
         assumed.append(
             notes.assumed_storage(
-                checkpoints=_STORED,
+                checkpoints=STORED_CHECKPOINTS,
                 storage_usd_per_gb_month=where.storage_usd_per_gb_month,
                 transfer_usd_per_gb=where.transfer_usd_per_gb,
             )
@@ -78,6 +78,11 @@ def rental(offer: Offer, *, parameters: int, interruptions_per_day: float | None
             assumed.append(notes.assumed_free_quota())
         terms = replace(terms, session_s=session_s, week_s=min(week_s, WEEK_S))
     return terms, assumed
+
+
+def storage_usd_per_hour(nbytes: float, where: Provider) -> float:
+    """The price of bytes that outlive a machine at a provider; 0 where it is unknown."""
+    return nbytes / 1e9 * (where.storage_usd_per_gb_month or 0.0) / _MONTH_HOURS
 
 
 def of_several(terms: Terms, machines: int) -> Terms:

@@ -48,14 +48,14 @@ class CopyThread:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._next: Callable[[], None] | None = None
+        self._next: Callable[[], object] | None = None
         self._busy, self._given_up, self._moved_s = False, False, 0.0
 
     @property
     def busy(self) -> bool:
         return self._busy
 
-    def begin(self, task: Callable[[], None]) -> None:
+    def begin(self, task: Callable[[], object]) -> None:
         """Has a task done after the one in progress, in place of another that waits."""
         with self._changed:
             self._next = task

@@ -94,7 +94,7 @@ class Restore:
 
         def listed() -> Json:
             try:
-                complete = [[c.path.name, c.step] for c in self._copy.complete() if c.step > step]
+                complete: list[Json] = [[c.path.name, c.step] for c in self._copy.complete() if c.step > step]
                 return {"complete": complete, "incomplete": list(self._copy.incomplete(after=step))}
             except OSError as error:
                 raise _unusable(self._copy, error) from error

@@ -107,7 +107,9 @@ class RunCopies:
         if self._copy is None:
             return checkpoints.latest()
         assert self._folder is not None
-        checkpoint, notes, damaged = None, [], None
+        checkpoint: Checkpoint | None = None
+        notes: list[Note] = []
+        damaged: FileFormatError | None = None
         try:
             checkpoint, notes = checkpoints.latest()
         except FileFormatError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import socket
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ import torch
 
 from gpuwise.cost.forecast import Forecast
 from gpuwise.job import Job
+from gpuwise.runs.attempt import Attempt
 from gpuwise.runtime.build.failure import job_failure
 from gpuwise.runtime.build.program import Program
 from gpuwise.runtime.data import MicroBatchLoader
@@ -60,7 +62,9 @@ def on_nonfinite(program: Program, settings: TrainSettings) -> str:
     return "skip" if program.scaler.is_enabled() else settings.on_nonfinite
 
 
-def header(program: Program, settings: TrainSettings, meter: Meter, forecast: Forecast | None) -> dict[str, object]:
+def header(
+    program: Program, settings: TrainSettings, meter: Meter, forecast: Forecast | None, attempt: Attempt
+) -> dict[str, object]:
     """What the log begins with: what runs, where and how."""
     return {
         "job": program.job.name,
@@ -74,6 +78,8 @@ def header(program: Program, settings: TrainSettings, meter: Meter, forecast: Fo
         "settings": settings.to_dict(),
         "forecast": forecast and forecast.to_dict(),
         "resumed_from": meter.before or None,
+        "began": attempt.began,
+        "host": socket.gethostname(),
     }
 
 

@@ -187,7 +187,7 @@ def start_run(
         meter=meter,
         folder=folder if own.leads else None,
         identity=identity,
-        header=header(program, settings, meter, forecast),
+        header=header(program, settings, meter, forecast, attempt),
         notes=notes,
     )
     stack.callback(reporter.writers.close)

@@ -32,6 +32,8 @@ def checkpoint_to_continue(
     if saved is not None:
         notes = check_continues(saved, identity, folder.path)
         identity["begun"] = saved.get("begun")
+        if "plan" in saved and "plan" not in identity:  # continued without --plan, it is still measured against it
+            identity["plan"] = saved["plan"]
     checkpoint, checkpoint_notes = copies.latest(checkpoints)
     if checkpoint is None:
         if resume == "must":

@@ -291,6 +291,7 @@ class Training:
         if run.checkpoints.begun and self._ending.saves:
             run.checkpoints.save_last(self.step)
             run.health.look()
+        run.health.stall.beat("save")  # its copy may take as long
         run.copies.finish(run.stop.left_s(run.meter.now_s))
         self.result = conclude(run, self._ending)
         self._ranks.done()

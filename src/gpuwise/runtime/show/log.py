@@ -14,10 +14,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from gpuwise.errors import GpuwiseError, InputError
-from gpuwise.json_types import Json
+from gpuwise.runs.log_records import begins_as_log
 from gpuwise.runtime.show.log_stream import LogStream
 
-_HEADER = b'{"record": "header"'  # first bytes of a log
 WRITE_EVERY_S = 0.25
 # Step records are at least LEAST_APART_S apart. After _FULL_RATE records at that rate their distance grows with the age
 # of the run, up to MOST_APART_S. A weekend of tiny steps makes about 300,000 records, some 70 MB.
@@ -175,13 +174,6 @@ class RunLog:
             self._file = None
 
 
-def read_log(path: str | os.PathLike[str]) -> list[dict[str, Json]]:
-    """All records of a log without truncated lines. Raises InputError when the file is not a log."""
-    _check(Path(path))
-    records = map(_parsed, Path(path).read_bytes().split(b"\n"))
-    return [record for record in records if record is not None]
-
-
 def _grouped(rows: Sequence[StepRecord], apart_s: float) -> list[list[StepRecord]]:
     """Groups steps that share a record: those less than apart_s after the first of the group."""
     groups: list[list[StepRecord]] = []
@@ -252,28 +244,14 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _parsed(line: bytes) -> dict[str, Json] | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):  # a truncated line of a killed process; not text, not JSON
-        return None
-    return record if isinstance(record, dict) else None
-
-
 def _check(path: Path) -> None:
     if path.is_dir() or not path.parent.is_dir():
         why = "is a folder" if path.is_dir() else "is in a folder that does not exist"
         raise InputError(f"the log {path} {why}.", ["choose another --log"])
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InputError(f"the log {path} cannot be written to.", ["choose another --log"])
-    if path.exists() and path.stat().st_size:
-        try:
-            with path.open("rb") as file:
-                first = file.read(len(_HEADER))
-        except OSError:
-            first = b""
-        if not first or not _HEADER.startswith(first.rstrip(b"\n")):  # a header may be truncated, e.g. by a full disk
-            raise InputError(f"{path} exists and is no log of gpuwise; it stays as it is.", ["choose another --log"])
+    if path.exists() and path.stat().st_size and not begins_as_log(path):
+        raise InputError(f"{path} exists and is no log of gpuwise; it stays as it is.", ["choose another --log"])
 
 
 def _is_open_as(file: FileIO, path: Path) -> bool:
