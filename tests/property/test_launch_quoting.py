@@ -74,19 +74,19 @@ def test_no_shell_reads_a_users_words(target, stem, run, value):
         plan = sample_plan(job=f"{job}:job")
         to = "ssh" if target == "container" else target
         with patch("gpuwise.api.launching._check_job"):  # the file is no job, and loading one takes a second
-            gpuwise.launch(plan, to=to, output=out, run=run, name="aa", env=[f"VALUE={value}"], **extras(target))
+            gpuwise.launch(plan, to=to, output=out, run=run, name="ab", env=[f"VALUE={value}"], **extras(target))
         clients = Clients(folder / "clients", "python", "srun", "scontrol", "podman")
         done = clients.run(*TARGETS[target], cwd=out, SLURM_SUBMIT_DIR=str(out), SLURM_JOB_ID="1")
         assert done.returncode == 0, done.stderr
         home = out
         if target == "container":
-            home = clients.home / "gpuwise" / "aa"
+            home = clients.home / "gpuwise" / "ab"
             [start] = [call.argv for call in clients.calls("podman") if call.argv[0] == "run"]
             assert start[-3:] == [IMAGE, "bash", "run.sh"]
             assert f"{home}:/launch" in start
             clients.run("bash", "run.sh", cwd=home)
         elif target == "ssh":
-            home = clients.home / "gpuwise" / "aa"
+            home = clients.home / "gpuwise" / "ab"
             clients.wait_for("state")
         [argv] = words_of_training(clients)
         dash = "./" if stem.startswith("-") else ""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.launch.target import LaunchTarget
 from gpuwise.notes import Note
 from gpuwise.notes import launch as notes
-from gpuwise.plan.economics import spot
+from gpuwise.plan.economics.save_time import stop_seconds
 from gpuwise.plan.types import Plan
 from gpuwise.units import format_duration
 
 _STEP_S = 10  # graces are whole tens of seconds
+_UNFORECAST_S = 600.0  # of parameters in host memory, tens of GB as a rule; a guess
 _MARGIN = 1.5  # of a file's grace over the longest save: a save takes as long again on a busy disk now and then
 # Seconds between the notice of a spot machine's end and the end.
 # AWS: docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html; Azure:
@@ -21,10 +22,14 @@ NOTICE_S = {"aws": 120.0, "azure": 30.0, "gcp": 30.0}
 
 
 def save_s(plan: Plan) -> float:
-    """The longest that a stop takes, in seconds: the step in flight, and a checkpoint of all ranks' bytes."""
-    memory = plan.forecast.memory.by_category
-    saved_bytes = memory.get("parameter", 0) + memory.get("optimizer_state", 0)
-    return plan.forecast.step_time_s.high + saved_bytes / spot.write_rate_bytes_per_s(plan.offer.network_bytes_per_s)
+    """The longest that a stop takes, in seconds: the steps in flight and a checkpoint. See gpuwise.plan.economics.save_time.
+
+    Where the size of checkpoints is not forecast, it is _UNFORECAST_S.
+    """
+    try:
+        return stop_seconds(plan).high
+    except UnsupportedError:
+        return _UNFORECAST_S
 
 
 def grace_of(plan: Plan, target: LaunchTarget, stated_s: float | None) -> tuple[int, tuple[Note, ...]]:

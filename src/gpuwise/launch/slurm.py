@@ -21,7 +21,7 @@ def files(launch: Launch) -> Mapping[str, str]:
     run_on = [f"#SBATCH --{name}={value}" for name, value in _directives(launch).items()]
     return {
         SCRIPT: script(
-            f"# Trains as {launch.plan.job} was planned. In its folder: sbatch {SCRIPT}",
+            f"# Trains {launch.name} as planned. In its folder: sbatch {SCRIPT}",
             run_on,
             ["#SBATCH --requeue", "", "set -u"],
             'cd "$SLURM_SUBMIT_DIR" || exit 2',

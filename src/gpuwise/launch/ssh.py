@@ -45,7 +45,7 @@ def _here(launch: Launch, hosts: Sequence[str]) -> str:
     port = ["-p", launch.settings["port"]] if "port" in launch.settings else []
     ssh = joined(["ssh", "-o", "BatchMode=yes", *port])
     return script(
-        f"# Trains as {launch.plan.job} was planned: bash {SCRIPT} [start|stop|log]",
+        f"# Trains {launch.name} as planned: bash {SCRIPT} [start|stop|log]",
         'cd "$(dirname "${BASH_SOURCE[0]}")" || exit 2',
         f"hosts=({joined(hosts)})",
         f'everywhere() {{ for host in "${{hosts[@]}}"; do {ssh} "$host" "$1" || exit; done; }}',

@@ -20,7 +20,7 @@ def files(launch: Launch) -> Mapping[str, str]:
     """launch.sh, the same for each machine."""
     return {
         SCRIPT: script(
-            f"# Trains as {launch.plan.job} was planned. On each of {launch.machines} machines: bash {SCRIPT}",
+            f"# Trains {launch.name} as planned. On each of {launch.machines} machines: bash {SCRIPT}",
             "set -u",
             'cd "$(dirname "${BASH_SOURCE[0]}")" || exit 2',
             exports(launch.environment),

@@ -131,9 +131,7 @@ def purchase_not_counted(*, count: int, chip: str, usd: float) -> str:
 @kind_of_note(flag="--own")
 def started_on_each_machine(*, machines: int, ranks: int) -> str:
     """How a plan on several machines is started. ranks: on each of them."""
-    return (
-        f"{machines} machines: torchrun --nnodes {machines} --nproc-per-node {ranks} -m gpuwise train starts the ranks, on each"
-    )
+    return f"{machines} machines: torchrun --nnodes {machines} --nproc-per-node {ranks} -m -- gpuwise train starts the ranks, on each"
 
 
 @kind_of_note(flag="--max-devices")

@@ -41,6 +41,7 @@ _REPORTS = {
     "ServingForecast": "serving",
     "ServeCheck": "serve_check",
     "RunCosts": "run_costs",
+    "LaunchResult": "launch",
 }
 
 
@@ -153,6 +154,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "ServingForecast": lambda result: (
         f"{result.job} at {result.rate_per_s:g}/s: {_devices(result.rows[0].device, result.rows[0].replicas)}"
     ),
+    "LaunchResult": lambda result: f"{result.plan.job} for {result.target} in {result.folder}",
     "Roofline": lambda result: f"{result.job} on {result.device}: {len(result.points)} points by {result.by}",
     "Timeline": lambda result: f"{result.job} on {result.device}: peak of {format_bytes(result.peak.peak_bytes)}",
     "StepTimeline": lambda result: f"{result.job} on {result.device}: {format_duration(result.whole_s)}, {result.remark}",
