@@ -131,7 +131,10 @@ def purchase_not_counted(*, count: int, chip: str, usd: float) -> str:
 @kind_of_note(flag="--own")
 def started_on_each_machine(*, machines: int, ranks: int) -> str:
     """How a plan on several machines is started. ranks: on each of them."""
-    return f"{machines} machines: torchrun --nnodes {machines} --nproc-per-node {ranks} -m -- gpuwise train starts the ranks, on each"
+    return (
+        f"{machines} machines: `gpuwise launch` starts their ranks, or on each "
+        f"torchrun --nnodes {machines} --nproc-per-node {ranks} -m -- gpuwise train"
+    )
 
 
 @kind_of_note(flag="--max-devices")
