@@ -1,0 +1,82 @@
+"""Rows that several targets share."""
+
+from __future__ import annotations
+
+from gpuwise.export.rows import ByValue, Never, Row, Said, Saying, Scripted
+from gpuwise.export.values import Value, Values, layout_of
+
+TRAINING_ONLY = Never("mode", "is a forward pass, and the file is of a training", ("plan without --mode infer",))
+TF32 = "torch.set_float32_matmul_precision('high')"
+OPTIMIZERS = {
+    "sgd": "torch.optim.SGD(...)",
+    "momentum": "torch.optim.SGD(momentum=0.9, ...)",
+    "adam": "torch.optim.Adam(...)",
+    "adamw": "torch.optim.AdamW(...)",
+    "adafactor": "torch.optim.Adafactor(...)",
+    "muon": "torch.optim.Muon(...) for matrices, AdamW for the rest",
+    "adamw-8bit": "torchao.optim.AdamW8bit(...)",
+    "adamw-4bit": "torchao.optim.AdamW4bit(...)",
+}
+KERNELS = {"for-loop": "foreach=False", "foreach": "foreach=True", "fused": "fused=True"}
+FULL_RECOMPUTE = "model.gradient_checkpointing_enable(), or torch.utils.checkpoint around each block"
+SELECTIVE_RECOMPUTE = (
+    "torch.utils.checkpoint around each block, with a policy that keeps attention and every second matrix product"
+)
+ADAPTERS: dict[Value, Saying] = {
+    "none": Said(),
+    "lora": Said(script="peft.get_peft_model(model, LoraConfig(...))"),
+    "qlora": Said(script="weights in 4 bits (BitsAndBytesConfig), then peft.get_peft_model(model, LoraConfig(...))"),
+}
+
+
+def is_sharded(values: Values) -> bool:
+    """Whether parameters are split over devices that read their own samples."""
+    return "shards" in layout_of(values)
+
+
+def in_script(field: str, words: dict[str, str]) -> ByValue:
+    """A field whose values the user's script says in these words; its default is left to the job."""
+    cells: dict[Value, Saying] = {value: Said(script=text) for value, text in words.items()}
+    return ByValue((field,), {None: Said(), **cells})
+
+
+def optimizer_in_script() -> tuple[Row, ...]:
+    """The optimizer and its kernels, which the user's script makes."""
+    return in_script("optimizer", OPTIMIZERS), in_script("optimizer_kernels", KERNELS)
+
+
+def adapter_rows() -> tuple[Row, ...]:
+    """Adapters, which the user's script adds."""
+    return ByValue(("adapter",), ADAPTERS), Scripted("adapter_rank", "LoraConfig(r={value})")
+
+
+def loader_rows() -> tuple[Row, ...]:
+    """The loader, which the user's script makes."""
+    return (
+        Scripted("loader_workers", "DataLoader(num_workers={value})"),
+        Scripted("prefetch", "DataLoader(prefetch_factor=...): {value} micro-batches ahead over all workers"),
+        Scripted("pinned_memory", "DataLoader(pin_memory={value})"),
+    )
+
+
+def thread_rows() -> tuple[Row, ...]:
+    """Threads, which the environment sets."""
+    return (
+        Scripted("threads", "OMP_NUM_THREADS={value} in the environment"),
+        Scripted("pin_threads", "OMP_PROC_BIND={value} in the environment"),
+    )
+
+
+def size_rows() -> tuple[Row, ...]:
+    """Sizes of a sample, which the user's data have."""
+    return Scripted("seq_len", "samples of {value} tokens"), Scripted("image_size", "images of {value} x {value} pixels")
+
+
+def run_rows() -> tuple[Row, ...]:
+    """The length of the run and its checkpoints, which the user's loop has."""
+    return Scripted("steps", "stop after {value} steps"), Scripted("checkpoint_steps", "save a checkpoint every {value} steps")
+
+
+def never(reason: str, *fields: str, ways_out: tuple[str, ...] = ()) -> tuple[Row, ...]:
+    """Fields that a peer cannot have, for one reason."""
+    return tuple(Never(field, reason, ways_out) for field in fields)
