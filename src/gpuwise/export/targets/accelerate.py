@@ -223,7 +223,7 @@ TARGET = ExportTarget(
     ignored=(
         "compute_environment debug main_process_* machine_rank rdzv_backend same_network main_training_function gpu_ids "
         "enable_cpu_affinity *_state_dict_type *_cpu_ram_efficient_loading *_sync_module_states *_use_orig_params "
-        "*_limit_all_gathers *_min_num_params *_transformer_layer_cls_to_wrap *_backward_prefetch *_forward_prefetch "
+        "*_min_num_params *_transformer_layer_cls_to_wrap *_backward_prefetch *_forward_prefetch "
         "mpirun_config.* dynamo_config.dynamo_mode dynamo_config.dynamo_use_* tpu_use_*"
     ).split(),
     refused={

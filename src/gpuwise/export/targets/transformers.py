@@ -182,7 +182,7 @@ TARGET = ExportTarget(
         "greater_is_better ignore_data_skip restore_callback_states_from_checkpoint seed data_seed full_determinism "
         "accelerator_config.* dataloader_* remove_unused_columns label_names train_sampling_strategy length_column_name ddp_* "
         "debug skip_memory_metrics do_* resume_from_checkpoint local_rank prediction_loss_only include_* batch_eval_metrics "
-        "average_tokens_across_devices num_train_epochs overwrite_output_dir auto_find_batch_size "
+        "average_tokens_across_devices num_train_epochs auto_find_batch_size "
         "gradient_checkpointing_kwargs.* torch_compile_backend torch_compile_mode use_cache "
         "fsdp_config.*min_num_params fsdp_config.*transformer_layer_cls_to_wrap fsdp_config.*cpu_ram_efficient_loading "
         "fsdp_config.*state_dict_type fsdp_config.*forward_prefetch fsdp_config.*backward_prefetch "
