@@ -186,6 +186,49 @@ def torchtitan() -> Keys:
     return dict(sorted(keys.items()))
 
 
+# Arguments of megatron/training/arguments.py that stand in no class of megatron-core, in the groups of that file.
+LAUNCHER = {
+    "of the batch and the run": "micro-batch-size global-batch-size rampup-batch-size train-iters train-samples exit-interval "
+    "exit-duration-in-mins exit-signal-handler seed distributed-timeout-minutes distributed-backend",
+    "of the model": "seq-length max-position-embeddings position-embedding-type rotary-base rotary-percent use-rope-scaling "
+    "use-rotary-position-embeddings group-query-attention num-query-groups swiglu squared-relu disable-bias-linear "
+    "untie-embeddings-and-output-weights make-vocab-size-divisible-by norm-epsilon num-experts decoder-num-layers "
+    "encoder-num-layers encoder-seq-length decoder-seq-length spec use-mcore-models vocab-size",
+    "of parallelism": "num-layers-per-virtual-pipeline-stage num-virtual-stages-per-pipeline-rank overlap-grad-reduce "
+    "overlap-param-gather no-overlap-p2p-communication grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32 "
+    "use-torch-fsdp2 recompute-activations use-flash-attn no-gradient-accumulation-fusion fp8-format main-grads-dtype "
+    "main-params-dtype no-masked-softmax-fusion no-bias-gelu-fusion no-bias-swiglu-fusion no-bias-dropout-fusion "
+    "no-rope-fusion manual-gc manual-gc-interval cross-entropy-loss-fusion use-cpu-initialization tp-comm-overlap",
+    "of learning": "lr min-lr lr-decay-style lr-decay-iters lr-decay-samples lr-warmup-iters lr-warmup-fraction "
+    "lr-warmup-samples weight-decay clip-grad adam-beta1 adam-beta2 adam-eps init-method-std loss-scale initial-loss-scale "
+    "min-loss-scale loss-scale-window hysteresis sgd-momentum attention-dropout hidden-dropout",
+    "of data and files": "data-path split train-data-path valid-data-path test-data-path data-cache-path vocab-file merge-file "
+    "tokenizer-type tokenizer-model mock-data num-workers no-mmap-bin-files dataloader-type eod-mask-loss "
+    "reset-position-ids reset-attention-mask save load save-interval no-save-optim no-save-rng no-load-optim no-load-rng "
+    "finetune ckpt-format async-save ckpt-fully-parallel-save eval-iters eval-interval auto-detect-ckpt-format "
+    "dist-ckpt-strictness no-create-attention-mask-in-dataloader",
+    "of logs": "log-interval log-throughput log-timers-to-tensorboard log-memory-to-tensorboard tensorboard-dir wandb-project "
+    "wandb-exp-name wandb-save-dir timing-log-level profile profile-step-start profile-step-end profile-ranks "
+    "log-params-norm log-num-zeros-in-grad log-progress log-validation-ppl-to-tensorboard",
+}
+_NOT_FLAGS = ("timers", "_func", "dtype", "init_method", "activation_func", "_context")
+
+
+def megatron() -> Keys:
+    """The fields of megatron-core's configurations as flags, and LAUNCHER."""
+    from megatron.core.distributed.distributed_data_parallel_config import DistributedDataParallelConfig
+    from megatron.core.optimizer.optimizer_config import OptimizerConfig
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    keys: Keys = {}
+    for kind in (TransformerConfig, OptimizerConfig, DistributedDataParallelConfig):
+        for f in dataclasses.fields(kind):
+            if not f.name.startswith("_") and not f.name.endswith(_NOT_FLAGS):
+                keys[f.name.replace("_", "-")] = _plain(f.default)
+    keys |= {name: None for names in LAUNCHER.values() for name in names.split() if name not in keys}
+    return dict(sorted({**keys, "cp-comm-type": "p2p", "num-workers": 2}.items()))
+
+
 def _dataclass_fields(kind: type, level: int) -> Iterator[tuple[str, object]]:
     hints = typing.get_type_hints(kind)
     for f in dataclasses.fields(kind):
@@ -213,15 +256,18 @@ PEERS: dict[str, Callable[[], Keys]] = {
     "deepspeed": deepspeed,
     "lightning": lightning,
     "torchtitan": torchtitan,
+    "megatron": megatron,
 }
+_PACKAGES = {"megatron": "megatron-core"}
 
 
 def main(names: list[str]) -> None:
     for name in names or list(PEERS):
         data = {
-            "peer": name,
-            "version": importlib.metadata.version(name),
+            "peer": _PACKAGES.get(name, name),
+            "version": importlib.metadata.version(_PACKAGES.get(name, name)),
             "made_by": f"python -m tests.validators.peer_keys {name}",
+            "whole": name != "megatron",
             "keys": PEERS[name](),
         }
         text = json.dumps(data, indent=1, sort_keys=False) + "\n"

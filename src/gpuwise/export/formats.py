@@ -86,23 +86,14 @@ def call_of(text: str, names: tuple[str, ...]) -> JsonObject:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
+    except SyntaxError as error:
+        raise ValueError(f"no Python: {error.msg} in line {error.lineno}") from None
     except (RecursionError, MemoryError):
         raise ValueError("nested too deeply") from None
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func).endswith(names)]
     if len(calls) != 1:
         raise ValueError(f"{len(calls)} calls of {names[0].lstrip('.')}, where one is read")
     return _call(calls[0], level=0)
-
-
-def constants_of(text: str) -> JsonObject:
-    """The literals that a Python text assigns to NAMES_IN_CAPITALS outside of functions."""
-    values: dict[str, Json] = {}
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            if name.isupper() and isinstance(node.value, ast.Constant) and isinstance(node.value.value, int | str | float):
-                values[name] = node.value.value
-    return values
 
 
 def _call(call: ast.Call, level: int) -> dict[str, Json]:
@@ -132,6 +123,26 @@ def _name(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):
         return f"{_name(function.value)}.{function.attr}"
     return f".{function.id}" if isinstance(function, ast.Name) else "."
+
+
+def call_text(function: str, tree: JsonObject, classes: Mapping[str, str], *, level: int = 1) -> str:
+    """A Python call with these keywords; a mapping is a call of the class that its `class` names, or of that in `classes`."""
+    indent = "    " * level
+    lines = []
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            inner = {key: item for key, item in value.items() if key != "class"}
+            text = call_text(str(value.get("class") or classes.get(name, "dict")), inner, classes, level=level + 1)
+        else:
+            text = str(value) if isinstance(value, Name) else repr(value)
+        lines.append(f"{indent}    {name}={text},\n")
+    return f"{function}(\n{''.join(lines)}{indent})" if lines else f"{function}()"
+
+
+class Name(str):
+    """A value that stands in a Python text as a name, not as a literal."""
+
+    __slots__ = ()
 
 
 def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

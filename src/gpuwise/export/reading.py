@@ -89,7 +89,13 @@ def _recognised(text: str, file: str, kind: str | None) -> tuple[ExportTarget, d
 
 def _by_suffix(file: str) -> Sequence[str]:
     """The targets whose files have this suffix, for the reason of an error."""
-    suffixes = {".json": ("deepspeed",), ".py": ("lightning", "torchtitan"), ".yaml": ("accelerate",), ".yml": ("accelerate",)}
+    suffixes = {
+        ".json": ("deepspeed",),
+        ".py": ("lightning", "torchtitan"),
+        ".yaml": ("accelerate",),
+        ".yml": ("accelerate",),
+        ".sh": ("megatron",),
+    }
     return next((names for suffix, names in suffixes.items() if file.endswith(suffix)), ())
 
 
@@ -104,7 +110,8 @@ def _check_known(target: ExportTarget, keys: Keys, unknown: Sequence[str], file:
             )
         near = nearest(key, list(target.schema.keys))
         ways = [f"nearest: {', '.join(near)}"] if near else []
-        raise InputError(f"{file}: {target.peer} has no key {key!r}.", [*ways, "leave it out"])
+        lacks = "has no key" if target.schema.whole else "has, as far as gpuwise knows, no key"
+        raise InputError(f"{file}: {target.peer} {lacks} {key!r}.", [*ways, "leave it out"])
 
 
 def _without_auto(target: ExportTarget, keys: Keys, named: Mapping[str, object], file: str) -> dict[str, Json]:
@@ -163,7 +170,7 @@ def _leftovers(target: ExportTarget, keys: Keys, read: set[str], file: str) -> t
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return any(fnmatchcase(name, pattern) or pattern == f"{name}.*" for pattern in patterns)
 
 
 def _keys_read(target: ExportTarget, keys: Keys, readings: Sequence[Reading]) -> list[str]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import TypeAlias
 
 from gpuwise.errors import InputError
-from gpuwise.export.values import Value, Values, defaults, layout_of
+from gpuwise.export.values import Value, Values, defaults, layout_of, number_of
 from gpuwise.json_types import Json
 
 Keys: TypeAlias = Mapping[str, Json]  # a peer's keys as dotted paths
@@ -197,6 +198,27 @@ class Count(Row):
 
     def cases(self) -> list[tuple[str, Saying]]:
         return [("n", Said({self.key: "n"}, differs=self.differs))]
+
+    def own_keys(self) -> set[str]:
+        return {self.key}
+
+
+@dataclass(frozen=True)
+class WholeBatch(Row):
+    """The accumulation, which follows from a key with the samples of a whole step (gpuwise.export.settle.batch_of reads it)."""
+
+    key: str
+    fields = ("accumulation",)
+
+    def say(self, values: Values) -> Saying:
+        factors = ("micro_batch", "accumulation", "dp_replicate", "dp_shard")
+        return Said({self.key: prod(number_of(values, name) for name in factors)})
+
+    def read(self, keys: Keys, standard: Keys) -> Reading | None:
+        return None
+
+    def cases(self) -> list[tuple[str, Saying]]:
+        return [("n", Said({self.key: "micro_batch x n x dp_replicate x dp_shard"}))]
 
     def own_keys(self) -> set[str]:
         return {self.key}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gpuwise.errors import InputError
 from gpuwise.export.rows import Keys
 from gpuwise.export.target import ExportTarget
-from gpuwise.export.values import AXES, Value, Values, defaults, values_of_strategy
+from gpuwise.export.values import AXES, BESIDE, Value, Values, defaults, values_of_strategy
 from gpuwise.strategy import Mesh, Strategy
 
 _RENAMED = {"accumulation": "accumulate"}
@@ -64,11 +64,21 @@ def settings_of_values(values: Values) -> dict[str, object]:
     plain = defaults()
     settings: dict[str, object] = {"mesh": Mesh(**{axis: _number(values.get(axis), 1) for axis in AXES})}
     for name, value in values.items():
-        if name in AXES or name in ("layout", "steps", "checkpoint_steps", "mode") or value is None:
+        if (
+            name in _without_effect(values)
+            or name in AXES
+            or name in ("layout", "steps", "checkpoint_steps", "mode")
+            or value is None
+        ):
             continue
         if value != plain.get(name) or name in ("precision", "micro_batch", "accumulation"):
             settings[_RENAMED.get(name, name)] = value
     return {**settings, **_length(values)}
+
+
+def _without_effect(values: Values) -> set[str]:
+    """Fields of axes that have one device."""
+    return {name for axis, names in BESIDE.items() if _number(values.get(axis), 1) == 1 for name in names}
 
 
 def settings_of_strategy(strategy: Strategy) -> dict[str, object]:

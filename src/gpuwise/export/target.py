@@ -24,11 +24,13 @@ class Schema:
         peer: name of its package.
         version: the version they were read from.
         keys: dotted paths, with the peer's own value where the key is absent. A path that ends in `.*` takes any key below it.
+        whole: whether these are all of its keys. Megatron-LM's package has only those of its core.
     """
 
     peer: str
     version: str
     keys: Keys
+    whole: bool = True
 
     def names(self, key: str) -> bool:
         """Whether the peer takes this key."""
@@ -61,6 +63,7 @@ class Heading:
         peer: the peer and the version that the table was written for.
         command: what runs the file.
         script: what the user's script has to say.
+        world: the devices that it runs on.
     """
 
     job: str
@@ -69,6 +72,7 @@ class Heading:
     peer: str
     command: str
     script: tuple[str, ...] = ()
+    world: DeviceSet = DeviceSet(1)
 
     def lines(self) -> list[str]:
         """As lines of a comment."""
@@ -146,7 +150,7 @@ class ExportTarget:
 def schema_of(name: str) -> Schema:
     """The shipped keys of a target's peer."""
     data = json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return Schema(data["peer"], data["version"], data["keys"])
+    return Schema(data["peer"], data["version"], data["keys"], data.get("whole", True))
 
 
 def launched(program: str, world: DeviceSet) -> str:

@@ -22,7 +22,7 @@ SIZES = ("seq_len", "image_size")
 RUN = ("steps", "checkpoint_steps")
 FIELDS = (*OF_A_STEP, *AXES, *PARALLEL, *HOST, *SIZES, *RUN)
 # What has an effect only where an axis has several devices, or with another field.
-_BESIDE = {
+BESIDE = {
     "tp": ("sequence_parallel", "loss_parallel"),
     "cp": ("context",),
     "pp": ("pipeline_schedule", "stages_per_rank"),
@@ -61,7 +61,7 @@ def values_of_strategy(strategy: Strategy, host: HostSettings | None = None) -> 
     for part in (strategy, strategy.mesh, strategy.parallelism, host or HostSettings()):
         values |= {f.name: getattr(part, f.name) for f in fields(part) if f.name in values}
     plain = defaults()
-    for axis, names in _BESIDE.items():
+    for axis, names in BESIDE.items():
         if values[axis] == 1:
             values |= {name: plain[name] for name in names}
     if strategy.adapter == "none":

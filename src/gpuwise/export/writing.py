@@ -31,7 +31,7 @@ def exported(plan: Plan, target: ExportTarget, *, file: str, plan_sha256: str, o
     keys, lines, nearest = keys_of_plan(target, values, world)
     script = tuple(line.says for line in lines if line.status == IN_SCRIPT)
     command = target.command(world, shlex.quote(file))
-    heading = Heading(plan.job, plan_sha256, __version__, target.peer, command, script)
+    heading = Heading(plan.job, plan_sha256, __version__, target.peer, command, script, world)
     return Exported(
         target.name,
         target.title,

@@ -7,7 +7,7 @@ from importlib import import_module
 from gpuwise.errors import unknown_name
 from gpuwise.export.target import ExportTarget
 
-TARGETS = ("accelerate", "transformers", "deepspeed")
+TARGETS = ("accelerate", "transformers", "deepspeed", "lightning", "torchtitan", "megatron")
 
 
 def target_of(name: str) -> ExportTarget:

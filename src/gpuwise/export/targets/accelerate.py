@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwise.export.formats import yaml_of, yaml_text
-from gpuwise.export.rows import ByValue, Count, Keys, Never, Reading, Refused, Row, Said, Scripted, When, layout_row
+from gpuwise.export.rows import ByValue, Count, Keys, Never, Refused, Row, Said, Scripted, When, layout_row
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value, Values, layout_of, number_of
@@ -20,7 +20,6 @@ _KEPT: Keys = {**_SHARDED, f"{_FSDP}reshard_after_forward": False}
 _FSDP_BY_SIZE: Keys = {**_SHARDED, f"{_FSDP}auto_wrap_policy": "SIZE_BASED_WRAP"}
 _SIZE = "FSDP units are made by size; the forecast has one for each block"
 _WRAPPED = "FSDP units are the classes in the model's _no_split_modules, or in fsdp_transformer_layer_cls_to_wrap"
-REDUCED = "FSDP in accelerate reduces gradients in the 16 bits of the arithmetic"
 _NO_ZERO_1 = Refused(
     "splits the optimizer state alone, and FSDP splits gradients, too", ("--shard gradients", "--to deepspeed")
 )
@@ -39,40 +38,6 @@ def _has_mesh(values: Values) -> bool:
 
 def _recompute(values: Values) -> Value:
     return f"{values['recompute']}{' of shards' if common.is_sharded(values) and values['recompute'] != 'none' else ''}"
-
-
-def reduced_in_16_bits(values: Values) -> bool:
-    """Whether FSDP in accelerate reduces in 16 bits, which the plan does not."""
-    sharded = common.is_sharded(values) or number_of(values, "tp") * number_of(values, "cp") > 1
-    return sharded and values["precision"] in ("amp-bf16", "amp-fp16")
-
-
-def settle(values: Values) -> Reading | None:
-    """What accelerate does whatever its file says."""
-    if reduced_in_16_bits(values) and not values["compress_gradients"]:
-        return Reading({"compress_gradients": True}, (), REDUCED)
-    return None
-
-
-def compress_row(replicas: Said | Refused) -> Row:
-    """Gradients reduced in bf16: what FSDP does in mixed precision, and replicas by a hook."""
-    cells: dict[Value, Said | Refused] = {
-        False: Said(),
-        True: replicas,
-        "by FSDP": Said(),
-        "not by FSDP": Said(differs=REDUCED, as_if={"compress_gradients": True}),
-        "in fp32": Refused(
-            "reduces gradients in bf16, and FSDP in accelerate those of fp32 in fp32", ("--precision amp-bf16",)
-        ),
-    }
-
-    def value(values: Values) -> Value:
-        compressed = bool(values["compress_gradients"])
-        if reduced_in_16_bits(values):
-            return "by FSDP" if compressed else "not by FSDP"
-        return "in fp32" if compressed and common.is_sharded(values) else compressed
-
-    return ByValue(("compress_gradients",), cells, value)
 
 
 def _rows() -> tuple[Row, ...]:
@@ -166,7 +131,7 @@ def _rows() -> tuple[Row, ...]:
             },
         ),
         *common.never("is of a pipeline, which accelerate does not train", "pipeline_schedule", "stages_per_rank"),
-        compress_row(Said(script="DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.BF16)")),
+        common.compress_row(Said(script="DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.BF16)")),
         *common.optimizer_in_script(),
         Scripted("optimizer_in_backward", "register_post_accumulate_grad_hook on each parameter"),
         Scripted("keep_gradients", "optimizer.zero_grad(set_to_none=False)"),
@@ -219,7 +184,7 @@ TARGET = ExportTarget(
     command=_command,
     fixed={"compute_environment": "LOCAL_MACHINE", "debug": False},
     world=_world,
-    settle=settle,
+    settle=common.settle_fsdp,
     ignored=(
         "compute_environment debug main_process_* machine_rank rdzv_backend same_network main_training_function gpu_ids "
         "enable_cpu_affinity *_state_dict_type *_cpu_ram_efficient_loading *_sync_module_states *_use_orig_params "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from gpuwise.export.rows import ByValue, Never, Row, Said, Saying, Scripted
-from gpuwise.export.values import Value, Values, layout_of
+from gpuwise.export.rows import ByValue, Never, Reading, Refused, Row, Said, Saying, Scripted
+from gpuwise.export.values import Value, Values, layout_of, number_of
 
 TRAINING_ONLY = Never("mode", "is a forward pass, and the file is of a training", ("plan without --mode infer",))
+_REDUCED = "FSDP reduces gradients in the 16 bits of the arithmetic"
 TF32 = "torch.set_float32_matmul_precision('high')"
 OPTIMIZERS = {
     "sgd": "torch.optim.SGD(...)",
@@ -34,10 +35,10 @@ def is_sharded(values: Values) -> bool:
     return "shards" in layout_of(values)
 
 
-def in_script(field: str, words: dict[str, str]) -> ByValue:
-    """A field whose values the user's script says in these words; its default is left to the job."""
+def in_script(field: str, words: dict[str, str], *, default: Value = None) -> ByValue:
+    """A field whose values the user's script says in these words; its default needs none."""
     cells: dict[Value, Saying] = {value: Said(script=text) for value, text in words.items()}
-    return ByValue((field,), {None: Said(), **cells})
+    return ByValue((field,), {default: Said(), **cells})
 
 
 def optimizer_in_script() -> tuple[Row, ...]:
@@ -80,3 +81,35 @@ def run_rows() -> tuple[Row, ...]:
 def never(reason: str, *fields: str, ways_out: tuple[str, ...] = ()) -> tuple[Row, ...]:
     """Fields that a peer cannot have, for one reason."""
     return tuple(Never(field, reason, ways_out) for field in fields)
+
+
+def _reduced_in_16_bits(values: Values) -> bool:
+    """Whether FSDP of accelerate and Lightning reduces in 16 bits: they set the policy of reductions as that of arithmetic."""
+    sharded = is_sharded(values) or number_of(values, "tp") * number_of(values, "cp") > 1
+    return sharded and values["precision"] in ("amp-bf16", "amp-fp16")
+
+
+def settle_fsdp(values: Values) -> Reading | None:
+    """What FSDP does in accelerate and Lightning, whatever a file says."""
+    if _reduced_in_16_bits(values) and not values["compress_gradients"]:
+        return Reading({"compress_gradients": True}, (), _REDUCED)
+    return None
+
+
+def compress_row(replicas: Saying) -> Row:
+    """Gradients reduced in bf16: what FSDP does in mixed precision, and replicas by a hook."""
+    cells: dict[Value, Saying] = {
+        False: Said(),
+        True: replicas,
+        "by FSDP": Said(),
+        "not by FSDP": Said(differs=_REDUCED, as_if={"compress_gradients": True}),
+        "in fp32": Refused("reduces gradients in bf16, and FSDP reduces those of fp32 in fp32", ("--precision amp-bf16",)),
+    }
+
+    def value(values: Values) -> Value:
+        compressed = bool(values["compress_gradients"])
+        if _reduced_in_16_bits(values):
+            return "by FSDP" if compressed else "not by FSDP"
+        return "in fp32" if compressed and is_sharded(values) else compressed
+
+    return ByValue(("compress_gradients",), cells, value)

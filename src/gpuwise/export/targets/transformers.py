@@ -8,7 +8,6 @@ from gpuwise.export.formats import json_of, nested
 from gpuwise.export.rows import ByValue, Count, Keys, Refused, Row, Said, Saying, Scripted, When, layout_row
 from gpuwise.export.target import ExportTarget, Heading, launched
 from gpuwise.export.targets import common
-from gpuwise.export.targets.accelerate import compress_row, settle
 from gpuwise.export.values import Value, Values
 from gpuwise.json_types import JsonObject
 
@@ -127,7 +126,7 @@ def _rows() -> tuple[Row, ...]:
         *common.never("is not trained by the Trainer", "pp", "ep", ways_out=("--to torchtitan", "--to megatron")),
         *common.never("is of a mesh that the file does not have", "sequence_parallel", "loss_parallel", "context"),
         *common.never("is of a pipeline, which the Trainer does not train", "pipeline_schedule", "stages_per_rank"),
-        compress_row(Refused("reduces gradients in bf16, for which the Trainer has no argument", ("--to accelerate",))),
+        common.compress_row(Refused("reduces gradients in bf16, for which the Trainer has no argument", ("--to accelerate",))),
         _optimizers(),
         *common.never(
             "updates within backward, which the Trainer does not", "optimizer_in_backward", ways_out=("--to accelerate",)
@@ -173,7 +172,7 @@ TARGET = ExportTarget(
     recognises=_recognises,
     command=lambda world, file: launched(f"train.py {file}", world) if world.devices > 1 else f"python train.py {file}",
     world=lambda world: {"use_cpu": True} if world.on_cpu else {},
-    settle=settle,
+    settle=common.settle_fsdp,
     comment="run_name",
     ignored=(
         "output_dir run_name project learning_rate lr_scheduler_* warmup_* weight_decay adam_* optim_args max_grad_norm "
