@@ -6,6 +6,7 @@ import ast
 import json
 import warnings
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from types import ModuleType
 
 from gpuwise.errors import MissingDependencyError
@@ -181,11 +182,9 @@ def _mapping(data: object) -> JsonObject:
 
 def _yaml() -> ModuleType:
     try:
-        import yaml
+        return import_module("yaml")
     except ModuleNotFoundError:
         raise MissingDependencyError("reading YAML needs PyYAML.", ["pip install pyyaml", "write the file as JSON"]) from None
-    loaded: ModuleType = yaml
-    return loaded
 
 
 def yaml_text(keys: Keys) -> str:

@@ -243,9 +243,9 @@ TARGET = ExportTarget(
         "save load save-interval *lr* lr-* weight-decay clip-grad adam-* *loss-scale* hysteresis seed data-path *-data-path "
         "split data-cache-path vocab-file merge-file tokenizer-* mock-data num-workers no-mmap-bin-files dataloader-type "
         "eod-mask-loss reset-* no-save-* no-load-* finetune ckpt-* async-save eval-* auto-detect-ckpt-format "
-        "dist-ckpt-strictness log-* tensorboard-dir wandb-* timing-log-level profile* manual-gc* exit-* distributed-* overlap-grad-reduce "
-        "overlap-param-gather train-samples use-mcore-models use-flash-attn transformer-impl attention-backend "
-        "no-gradient-accumulation-fusion accumulate-allreduce-grads-in-fp32 no-*-fusion cross-entropy-* main-*-dtype "
+        "dist-ckpt-strictness log-* tensorboard-dir wandb-* timing-log-level profile* manual-gc* exit-* "
+        "distributed-* overlap-grad-reduce overlap-param-gather train-samples use-mcore-models use-flash-attn transformer-impl "
+        "attention-backend no-gradient-accumulation-fusion accumulate-allreduce-grads-in-fp32 no-*-fusion cross-entropy-* main-*-dtype "
         "no-overlap-p2p-communication use-cpu-initialization no-create-attention-mask-in-dataloader spec"
     ).split(),
     of_the_model=(
