@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 from gpuwise.export.formats import nested
-from gpuwise.export.rows import Keys
+from gpuwise.export.saying import Keys
 from gpuwise.export.target import DeviceSet
 
 Parser = Callable[[Path, Keys, DeviceSet], None]

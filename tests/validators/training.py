@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from gpuwise.export.rows import IN_SCRIPT
+from gpuwise.export.saying import IN_SCRIPT
 from gpuwise.export.target import DeviceSet, Heading
 from gpuwise.export.targets import target_of
 from gpuwise.export.values import values_of_strategy

@@ -15,7 +15,7 @@ from gpuwise.cost import Forecast
 from gpuwise.errors import FileFormatError, UnsupportedError
 from gpuwise.export.alternatives import alternatives
 from gpuwise.export.reading import MOST_BYTES, read_config
-from gpuwise.export.rows import IN_SCRIPT
+from gpuwise.export.saying import IN_SCRIPT
 from gpuwise.export.target import DeviceSet
 from gpuwise.export.targets import target_of
 from gpuwise.export.types import ConfigForecast, ConfigRead

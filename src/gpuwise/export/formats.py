@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 
 from gpuwise.errors import MissingDependencyError
-from gpuwise.export.rows import Keys
+from gpuwise.export.saying import Keys
 from gpuwise.json_types import Json, JsonObject
 from gpuwise.plain_files import parse_json
 

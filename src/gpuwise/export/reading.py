@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from gpuwise.errors import FileFormatError, InputError, UnsupportedError, nearest
 from gpuwise.export.formats import NOT_LITERAL, flat
-from gpuwise.export.rows import Keys, Reading, same
+from gpuwise.export.saying import Keys, Reading, same
 from gpuwise.export.settle import batch_of, mesh_of_layout, settings_of_values
 from gpuwise.export.target import DeviceSet, ExportTarget
 from gpuwise.export.targets import all_targets, target_of

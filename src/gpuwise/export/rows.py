@@ -1,101 +1,15 @@
-"""Rows of a target's table: how a peer says one field of a plan, and what its keys mean when they are read back.
-
-A row gives keys for a value (`say`) and a value for keys (`read`), so that one table serves both directions.
-"""
+"""The kinds of rows: a field with few values, a whole number, what a script says, what a peer cannot have."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TypeAlias
 
 from gpuwise.errors import InputError
-from gpuwise.export.values import Value, Values, defaults, layout_of, number_of
+from gpuwise.export.saying import IN_SCRIPT, Keys, Reading, Refused, Row, Said, Saying, plain, same
+from gpuwise.export.values import Value, Values, layout_of, number_of
 from gpuwise.json_types import Json
-
-Keys: TypeAlias = Mapping[str, Json]  # a peer's keys as dotted paths
-EXACTLY, APPROXIMATELY, IN_SCRIPT = STATUSES = ("exactly", "approximately", "in your script")
-
-
-@dataclass(frozen=True)
-class Said:
-    """How a peer says a value.
-
-    Attributes:
-        keys: its keys, as dotted paths, with their values.
-        differs: how the peer differs, in a sentence; "" where it does not.
-        as_if: fields as a forecast of the peer has them, where the row's value does not say them.
-        script: what the user's own script has to say, because the peer's file has no key for it; "" for nothing.
-    """
-
-    keys: Keys = field(default_factory=dict)
-    differs: str = ""
-    as_if: Values = field(default_factory=dict)
-    script: str = ""
-
-    @property
-    def status(self) -> str:
-        """Of STATUSES."""
-        return IN_SCRIPT if self.script else APPROXIMATELY if self.differs else EXACTLY
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A value that a peer cannot say, with the reason and up to two ways out."""
-
-    reason: str
-    ways_out: Sequence[str] = ()
-
-
-Saying: TypeAlias = Said | Refused
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a row reads from a peer's keys.
-
-    Attributes:
-        values: fields of a plan, or `layout`.
-        keys: the keys that say so.
-        differs: how the peer differs from what is forecast; "" where it does not.
-    """
-
-    values: Mapping[str, Value]
-    keys: tuple[str, ...]
-    differs: str = ""
-
-
-def same(left: Json, right: Json) -> bool:
-    """Whether two values of a file mean the same: case of words apart, and true apart from "true"."""
-    if isinstance(left, str) or isinstance(right, str):
-        return str(left).casefold() == str(right).casefold()
-    return left == right and isinstance(left, bool) == isinstance(right, bool)
-
-
-class Row:
-    """How a peer says one or a few fields."""
-
-    fields: tuple[str, ...]
-
-    def say(self, values: Values) -> Saying:
-        """The peer's keys for these fields of a plan."""
-        raise NotImplementedError
-
-    def read(self, keys: Keys, standard: Keys) -> Reading | None:
-        """The fields for a peer's keys; None where the keys leave them open. standard: the peer's values where a key is absent.
-
-        Raises InputError for values that cannot be forecast.
-        """
-        raise NotImplementedError
-
-    def cases(self) -> list[tuple[str, Saying]]:
-        """What a table of the documentation shows: a value in words, and how it is said."""
-        raise NotImplementedError
-
-    def own_keys(self) -> set[str]:
-        """Every key that the row writes or reads."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -182,7 +96,7 @@ class Count(Row):
     def say(self, values: Values) -> Saying:
         value = values[self.field]
         keys = {} if value is None or value in self.unset else {self.key: value}
-        return Said(keys, differs=self.differs if value != _plain(self.field) else "")
+        return Said(keys, differs=self.differs if value != plain(self.field) else "")
 
     def read(self, keys: Keys, standard: Keys) -> Reading | None:
         value = _at(keys, standard, self.key)
@@ -194,7 +108,7 @@ class Count(Row):
             whole = int(whole)
         if not isinstance(whole, int) or isinstance(whole, bool):
             raise InputError(f"{self.key} = {value!r} is not a whole number.", ["write a whole number"])
-        return Reading({self.field: whole}, present, self.differs if whole != _plain(self.field) else "")
+        return Reading({self.field: whole}, present, self.differs if whole != plain(self.field) else "")
 
     def cases(self) -> list[tuple[str, Saying]]:
         return [("n", Said({self.key: "n"}, differs=self.differs))]
@@ -237,7 +151,7 @@ class Scripted(Row):
 
     def say(self, values: Values) -> Saying:
         value = values[self.field]
-        if value == _plain(self.field) and self.field != "micro_batch":
+        if value == plain(self.field) and self.field != "micro_batch":
             return Said()
         return Said(script=self.script.replace("{value}", str(value)))
 
@@ -264,7 +178,7 @@ class Never(Row):
         return (self.field,)
 
     def say(self, values: Values) -> Saying:
-        return Said() if values[self.field] == _plain(self.field) else Refused(self.reason, self.ways_out)
+        return Said() if values[self.field] == plain(self.field) else Refused(self.reason, self.ways_out)
 
     def read(self, keys: Keys, standard: Keys) -> Reading | None:
         return None
@@ -274,10 +188,6 @@ class Never(Row):
 
     def own_keys(self) -> set[str]:
         return set()
-
-
-def _plain(name: str) -> Value:
-    return defaults()[name]
 
 
 @dataclass(frozen=True)
@@ -293,8 +203,8 @@ class When(Row):
         return self.row.fields
 
     def say(self, values: Values) -> Saying:
-        plain = all(values[name] == _plain(name) for name in self.fields)
-        return self.row.say(values) if self.condition(values) else Said() if plain else self.otherwise
+        as_usual = all(values[name] == plain(name) for name in self.fields)
+        return self.row.say(values) if self.condition(values) else Said() if as_usual else self.otherwise
 
     def read(self, keys: Keys, standard: Keys) -> Reading | None:
         return self.row.read(keys, standard)

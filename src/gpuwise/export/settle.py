@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuwise.errors import InputError
-from gpuwise.export.rows import Keys
+from gpuwise.export.saying import Keys
 from gpuwise.export.target import ExportTarget
 from gpuwise.export.values import AXES, BESIDE, Value, Values, defaults, values_of_strategy
 from gpuwise.strategy import Mesh, Strategy

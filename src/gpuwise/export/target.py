@@ -9,7 +9,7 @@ from functools import cache
 from math import prod
 from pathlib import Path
 
-from gpuwise.export.rows import Keys, Reading, Row
+from gpuwise.export.saying import Keys, Reading, Row
 from gpuwise.export.values import Values, number_of
 from gpuwise.json_types import Json, JsonObject
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from gpuwise.errors import UnsupportedError
-from gpuwise.export.rows import APPROXIMATELY, IN_SCRIPT, Keys, Refused, Row, Said, same
+from gpuwise.export.saying import APPROXIMATELY, IN_SCRIPT, Keys, Refused, Row, Said, same
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading
 from gpuwise.export.types import Exported, ExportedField
 from gpuwise.export.values import FIELDS, Value, Values, defaults, devices_of, strategy_of_values, values_of_plan

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpuwise.export.formats import yaml_of, yaml_text
-from gpuwise.export.rows import ByValue, Count, Keys, Never, Refused, Row, Said, Scripted, When, layout_row
+from gpuwise.export.rows import ByValue, Count, Never, Scripted, When, layout_row
+from gpuwise.export.saying import Keys, Refused, Row, Said
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value, Values, layout_of, number_of
@@ -43,7 +44,7 @@ def _recompute(values: Values) -> Value:
 def _rows() -> tuple[Row, ...]:
     shards = Said(_SHARDED, differs=_WRAPPED)
     kept = Said(_KEPT, differs=_WRAPPED)
-    mesh = "accelerate has no mesh of copies whose layers or sequences are split"
+    mesh = "has copies whose layers or sequences are split, for which accelerate has no mesh"
     return (
         ByValue(
             ("precision",),

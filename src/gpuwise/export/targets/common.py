@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwise.export.rows import ByValue, Never, Reading, Refused, Row, Said, Saying, Scripted
+from gpuwise.export.rows import ByValue, Never, Scripted
+from gpuwise.export.saying import Reading, Refused, Row, Said, Saying
 from gpuwise.export.values import Value, Values, layout_of, number_of
 
 TRAINING_ONLY = Never("mode", "is a forward pass, and the file is of a training", ("plan without --mode infer",))

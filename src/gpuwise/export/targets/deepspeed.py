@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from gpuwise.export.formats import json_of, nested
-from gpuwise.export.rows import ByValue, Count, Keys, Never, Reading, Refused, Row, Said, Saying, Scripted, layout_row
+from gpuwise.export.rows import ByValue, Count, Never, Scripted, layout_row
+from gpuwise.export.saying import Keys, Reading, Refused, Row, Said, Saying
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value, Values, layout_of, number_of

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpuwise.export.formats import Name, call_of, call_text, nested
-from gpuwise.export.rows import ByValue, Count, Keys, Refused, Row, Said, Saying, Scripted, layout_row
+from gpuwise.export.rows import ByValue, Count, Scripted, layout_row
+from gpuwise.export.saying import Keys, Refused, Row, Said, Saying
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading, launched
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value

@@ -5,21 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 
-from gpuwise.export.rows import (
-    ByValue,
-    Count,
-    Keys,
-    Never,
-    Reading,
-    Refused,
-    Row,
-    Said,
-    Saying,
-    Scripted,
-    When,
-    WholeBatch,
-    layout_row,
-)
+from gpuwise.export.rows import ByValue, Count, Never, Scripted, When, WholeBatch, layout_row
+from gpuwise.export.saying import Keys, Reading, Refused, Row, Said, Saying
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading, launched
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value, Values, layout_of, number_of
@@ -35,7 +22,7 @@ _ARRAY = re.compile(r"^\s*(\w+)\+?=\(([^)]*)\)", re.MULTILINE)
 _EXPANDED = re.compile(r"\$(@|\*|\{\w+\[@\]\})")
 
 
-class Pipeline(Row):
+class VirtualStages(Row):
     """The schedule of a pipeline with the stages of a rank: 1F1B, or interleaved with virtual stages."""
 
     fields = ("pipeline_schedule", "stages_per_rank")
@@ -148,7 +135,7 @@ def _rows() -> tuple[Row, ...]:
             ),
             lambda values: values["cp"] != 1,
         ),
-        Pipeline(),
+        VirtualStages(),
         ByValue(("compress_gradients",), {False: Said(), True: Said({"grad-reduce-in-bf16": True})}),
         _optimizers(),
         ByValue(
@@ -245,8 +232,8 @@ TARGET = ExportTarget(
         "eod-mask-loss reset-* no-save-* no-load-* finetune ckpt-* async-save eval-* auto-detect-ckpt-format "
         "dist-ckpt-strictness log-* tensorboard-dir wandb-* timing-log-level profile* manual-gc* exit-* "
         "distributed-* overlap-grad-reduce overlap-param-gather train-samples use-mcore-models use-flash-attn transformer-impl "
-        "attention-backend no-gradient-accumulation-fusion accumulate-allreduce-grads-in-fp32 no-*-fusion cross-entropy-* main-*-dtype "
-        "no-overlap-p2p-communication use-cpu-initialization no-create-attention-mask-in-dataloader spec"
+        "attention-backend no-gradient-accumulation-fusion accumulate-allreduce-grads-in-fp32 no-*-fusion cross-entropy-* "
+        "main-*-dtype no-overlap-p2p-communication use-cpu-initialization no-create-attention-mask-in-dataloader spec"
     ).split(),
     of_the_model=(
         "num-layers hidden-size num-attention-heads ffn-hidden-size kv-channels num-query-groups group-query-attention "

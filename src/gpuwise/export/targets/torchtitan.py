@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpuwise.export.formats import Name, call_of, call_text, nested
-from gpuwise.export.rows import ByValue, Count, Keys, Never, Reading, Refused, Row, Said, Saying, Scripted, When, layout_row
+from gpuwise.export.rows import ByValue, Count, Never, Scripted, When, layout_row
+from gpuwise.export.saying import Keys, Reading, Refused, Row, Said, Saying
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading, launched
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value, Values, number_of

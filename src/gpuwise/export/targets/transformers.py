@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from gpuwise.export.formats import json_of, nested
-from gpuwise.export.rows import ByValue, Count, Keys, Refused, Row, Said, Saying, Scripted, When, layout_row
+from gpuwise.export.rows import ByValue, Count, Scripted, When, layout_row
+from gpuwise.export.saying import Keys, Refused, Row, Said, Saying
 from gpuwise.export.target import ExportTarget, Heading, launched
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value, Values
