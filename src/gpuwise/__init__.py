@@ -34,7 +34,6 @@ _HOME = {
     "step_timeline": "gpuwise.api",
     "classical_forecast": "gpuwise.api",
     "kernel": "gpuwise.api",
-    "export": "gpuwise.api",
     "fit": "gpuwise.api",
     "compare": "gpuwise.api",
     "scale": "gpuwise.api",

@@ -59,9 +59,15 @@ def test_what_a_trainer_does_otherwise_is_priced(plan_file: Path):
     assert {"recompute", "compress_gradients"} == set(result.difference.fields)
     plan = gpuwise.load_plan(plan_file)
     mine = gpuwise.forecast(
-        "gpt2", on="h100-sxm:8", mesh="dp_shard=8", precision=plan.strategy.precision, recompute="selective",
-        micro_batch=plan.strategy.micro_batch, accumulate=plan.strategy.accumulation,
-    )  # fmt: skip
+        "gpt2",
+        on="h100-sxm:8",
+        mesh="dp_shard=8",
+        shard=plan.strategy.parallelism.shard,
+        precision=plan.strategy.precision,
+        recompute="selective",
+        micro_batch=plan.strategy.micro_batch,
+        accumulate=plan.strategy.accumulation,
+    )
     assert result.difference.step_time_s[0] == pytest.approx(mine.step_time_s.value, rel=1e-6)
     assert "a step takes" in str(result)
     assert repr(result).startswith("<Exported gpt2 for accelerate")

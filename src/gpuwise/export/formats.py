@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 
@@ -147,19 +148,19 @@ class Name(str):
 
 
 def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"the key {name} stands twice")
+    _check_names([name for name, _ in pairs])
     return dict(pairs)
 
 
 def _check_once(tree: object, yaml: ModuleType) -> None:
     for node in _nodes(tree, yaml):
-        names = [key.value for key, _ in node.value]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"the key {name} stands twice")
+        _check_names([str(key.value) for key, _ in node.value])
+
+
+def _check_names(names: Sequence[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"the key {twice[0]} stands twice")
 
 
 def _nodes(tree: object, yaml: ModuleType) -> Iterator[ModuleType]:
@@ -168,10 +169,10 @@ def _nodes(tree: object, yaml: ModuleType) -> Iterator[ModuleType]:
     while waiting:
         node = waiting.pop()
         if isinstance(node, yaml.MappingNode):
-            yield node  # type: ignore[misc]
-            waiting += [value for _, value in node.value]  # type: ignore[attr-defined]
+            yield node
+            waiting += [value for _, value in node.value]
         elif isinstance(node, yaml.SequenceNode):
-            waiting += list(node.value)  # type: ignore[attr-defined]
+            waiting += list(node.value)
 
 
 def _mapping(data: object) -> JsonObject:

@@ -52,7 +52,8 @@ def keys_of_plan(target: ExportTarget, values: Values, world: DeviceSet) -> tupl
 
     Raises UnsupportedError for fields that the target cannot have.
     """
-    standard, keys, lines = target.schema.keys, dict(target.fixed), []
+    standard, keys = target.schema.keys, dict(target.fixed)
+    lines: list[ExportedField] = []
     refused: list[tuple[Row, Refused]] = []
     nearest = dict(values)
     for row in target.rows:
