@@ -37,8 +37,8 @@ def read_config(
     cannot have, UnsupportedError for a key that cannot be forecast, and UnknownNameError for an unknown kind.
     """
     named = named or {}
-    target, keys = _recognised(text, file, kind)
-    keys = target.complete(keys)
+    target, written = _recognised(text, file, kind)
+    keys = target.complete(written)
     unknown = [key for key in keys if not target.schema.names(key) and key != target.comment]
     _check_known(target, keys, unknown, file)
     keys = _without_auto(target, keys, named, file)

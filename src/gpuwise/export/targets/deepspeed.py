@@ -48,7 +48,7 @@ def _layouts() -> Row:
         ),
         **{f"replicas-of-shards-{what}": _HALF for what in ("parameters", "gradients", "optimizer")},
     }
-    also = [
+    also: list[tuple[Keys, Values, str]] = [
         ({_STAGE: stage, _OPTIMIZER: "cpu"}, {"layout": layout, "offload": "optimizer"}, "")
         for stage, layout in ((1, "shards-optimizer"), (3, "shards-parameters"))
     ]
@@ -56,7 +56,9 @@ def _layouts() -> Row:
 
 
 def _optimizers() -> Row:
-    client = {name: Said(script=f"deepspeed.initialize(optimizer={text})") for name, text in common.OPTIMIZERS.items()}
+    client: dict[Value, Saying] = {
+        name: Said(script=f"deepspeed.initialize(optimizer={text})") for name, text in common.OPTIMIZERS.items()
+    }
     cells: dict[Value, Saying] = {
         None: Said(script="deepspeed.initialize(optimizer=...) with the job's own optimizer"),
         **client,
@@ -78,7 +80,7 @@ def _optimizers() -> Row:
 
 
 def _rows() -> tuple[Row, ...]:
-    autocast = {"torch_autocast.enabled": True}
+    autocast: Keys = {"torch_autocast.enabled": True}
     masters = {"bf16.enabled": True, "bf16.bf16_master_weights_and_grads": True}
     return (
         ByValue(

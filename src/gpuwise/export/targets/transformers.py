@@ -51,7 +51,11 @@ def _optimizers() -> ByValue:
         "adamw": Said(fused, as_if={"optimizer": "adamw", "optimizer_kernels": None}),
         "adamw fused": Said(fused, as_if={"optimizer": "adamw", "optimizer_kernels": None}),
         "adamw foreach": Said(plain, as_if={"optimizer": "adamw", "optimizer_kernels": "foreach"}),
-        "sgd": Said({"optim": "sgd"}, as_if={"optimizer": "sgd", "optimizer_kernels": "foreach"}),
+        "sgd": Said(
+            {"optim": "sgd"},
+            differs="its kernels are foreach, not fused",
+            as_if={"optimizer": "sgd", "optimizer_kernels": "foreach"},
+        ),
         "sgd foreach": Said({"optim": "sgd"}, as_if={"optimizer": "sgd", "optimizer_kernels": "foreach"}),
         "adafactor": adafactor,
         "adafactor for-loop": adafactor,
