@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,13 @@ from gpuwise.export.targets import TARGETS, all_targets, target_of
 from gpuwise.export.types import ConfigRead
 from gpuwise.export.values import FIELDS, HOST, RUN, Value, defaults, strategy_of_values, values_of_strategy
 from gpuwise.export.writing import keys_of_plan
-from gpuwise.step_settings import strategy_of
 from gpuwise.strategy import HostSettings, Mesh, Parallelism, Strategy
 
 HEADING = Heading("job", "0" * 64, "0.1.0", "peer 1", "run it")
 TAKEN_BACK = set(FIELDS) - set(HOST) - {"mode", *RUN}
 FLAGS = {"accumulation": "accumulate"}
+FIELD = {"accumulate": "accumulation"}
+TAKEN = TAKEN_BACK | {"accumulate"}
 
 
 def values_with(strategy: Strategy, **more: Value) -> dict[str, Value]:
@@ -43,7 +45,9 @@ def read_back(target: ExportTarget, values: dict[str, Value], strategy: Strategy
     named = {FLAGS.get(name, name): nearest[name] for name in script & TAKEN_BACK if nearest[name] is not None}
     read = read_config(target.write(keys, HEADING), file="file", world=world_of(strategy), named=named)
     assert read.target == target.name
-    back = strategy_of({**read.settings, **named}, priced=False)
+    values_back: dict[str, Value] = {**defaults(), **asdict(read.settings["mesh"])}
+    values_back |= {FIELD.get(name, name): value for name, value in {**read.settings, **named}.items() if name in TAKEN}
+    back = strategy_of_values(values_back)
     return back, strategy_of_values(values_of_strategy(strategy_of_values(nearest)))
 
 
