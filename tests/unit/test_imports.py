@@ -38,6 +38,7 @@ FLOORS = [
     {"trace"},
     {"cost"},
     {"plan"},
+    {"export"},
     {"serving"},
     {"launch"},
     {"results"},

@@ -42,6 +42,8 @@ _REPORTS = {
     "ServeCheck": "serve_check",
     "RunCosts": "run_costs",
     "LaunchResult": "launch",
+    "Exported": "export",
+    "ConfigForecast": "config_forecast",
 }
 
 
@@ -145,6 +147,8 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "PlanResult": _plans,
     "TrainResult": _train,
     "RunCosts": _run_costs,
+    "Exported": lambda result: f"{result.job} for {result.peer}: {result.file}, run by {result.command}",
+    "ConfigForecast": lambda result: f"{result.config.file} ({result.config.target}): {_forecast(result.forecast)}",
     "MachineMeasurement": _measure,
     "Validation": lambda result: f"{len(result.trials)} trials on {result.machine}, {result.taken[:10]}",
     "FitForecast": lambda result: f"{result.job} on {result.machine}: {result.cpu_enough.text}",
