@@ -1,4 +1,4 @@
-"""A JOB argument becomes a Job: a preset, `path/to/file.py:name`, `hf:...` or `timm:...`."""
+"""A JOB argument becomes a Job: a preset, `path/to/file.py:name`, `keras:...`, `hf:...` or `timm:...`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def resolve(text: str, *, seq_len: int | None = None, image_size: int | None = N
 
     Arguments:
         text: a preset (`gpt2`), a Python file and a name in it (`train.py:job`, a Job or a function returning one),
-            `hf:<hub id or local config folder>`, or `timm:<model>`.
+            `keras:path/to/file.py:name` (a compiled Keras model or a function returning one), `hf:<hub id or local config
+            folder>`, or `timm:<model>`.
         seq_len, image_size: sizes of the example batch, where the job can be given them.
 
     Raises UnknownNameError, JobError, InputError or MissingDependencyError, each with a way out.
@@ -34,6 +35,11 @@ def resolve(text: str, *, seq_len: int | None = None, image_size: int | None = N
         from gpuwise.job.timm_models import timm_job
 
         return timm_job(rest, seq_len=seq_len, image_size=image_size)
+    if scheme == "keras":
+        require("torch", purpose=f"build {text}")
+        from gpuwise.job.keras.source import keras_file_job
+
+        return keras_file_job(rest, seq_len=seq_len, image_size=image_size)
     if _looks_like_a_file(text):
         require("torch", purpose=f"load {text}")
         from gpuwise.job.user_file import file_job

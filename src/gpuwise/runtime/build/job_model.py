@@ -9,6 +9,8 @@ from torch import nn
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job import Job
+from gpuwise.job.job_module import module_of_job
+from gpuwise.job.keras.policy import check_policy
 from gpuwise.notes import Note
 from gpuwise.runtime.build.adapters import adapted
 from gpuwise.runtime.build.deferred import DeferredModel, deferred_model, defers
@@ -65,7 +67,9 @@ def model_of(job: Job, strategy: Strategy, device: torch.device, world: World | 
 
 def _built(job: Job, strategy: Strategy, device: torch.device, world: World | None) -> JobModel:
     def make() -> nn.Module:
-        return adapted(job.model(), strategy)
+        model = module_of_job(job)
+        check_policy(model, strategy.precision)
+        return adapted(model, strategy)
 
     dtype, notes = parameter_dtype(strategy.precision), list[Note]()
     if world is not None and defers(world):

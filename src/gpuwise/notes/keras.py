@@ -1,0 +1,17 @@
+"""Notes on a Keras model as a job."""
+
+from __future__ import annotations
+
+from gpuwise.notes.note import kind_of_note
+
+
+@kind_of_note()
+def assumed_targets(*, shapes: str) -> str:
+    """A Keras model has no data beside it, so the shapes of targets follow from its outputs and its loss. shapes: of a sample."""
+    return f"assumed targets of shape {shapes} a sample, from the model's outputs and its loss; data beside the model has others"
+
+
+@kind_of_note()
+def metrics_not_computed() -> str:
+    """Metrics that a Keras model was compiled with are no part of its step."""
+    return "the metrics that the Keras model was compiled with are not computed while it trains; its loss is"
