@@ -36,7 +36,9 @@ def columns(arrays: Arrays) -> Columns:
             f"the data of a Keras model is (x, y) or (x, y, sample_weight), got {type(arrays).__name__}.",
             ["data = (x, y), or a function that returns them"],
         )
-    return {key: _tensor(array, key) for name, values in zip(_NAMES, arrays, strict=False) for key, array in _flat(values, name)}
+    return {
+        key: _tensor(array, key) for name, values in zip(_NAMES, arrays, strict=False) for key, array in _flat(values, name)
+    }
 
 
 def _flat(values: Values, name: str) -> Iterator[tuple[str, Values]]:
@@ -104,7 +106,9 @@ def batch_like_data(data: Columns) -> Callable[[int], Columns]:
 
 
 def _below(tensor: Tensor) -> int:
-    return 2 if tensor.is_floating_point() or not tensor.numel() or tensor.dtype == torch.bool else max(1, int(tensor.max()) + 1)
+    return (
+        2 if tensor.is_floating_point() or not tensor.numel() or tensor.dtype == torch.bool else max(1, int(tensor.max()) + 1)
+    )
 
 
 def batch_like_model(

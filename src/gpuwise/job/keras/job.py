@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -73,7 +73,7 @@ def keras_job(
         name=name,
         seq_len=seq_len,
         image_size=image_size,
-        assumptions=(*targets, *_not_computed(compiled)),
+        assumptions=(*targets, *_notes_on(compiled)),
     )
 
 
@@ -94,23 +94,16 @@ def _built(make: Callable[[], keras.Model]) -> KerasModule:
                 ["call it by itself in Python to see where"],
             ) from error
     if not is_keras_model(model):
-        raise JobError(
-            f"the function made a {type(model).__name__}, not a keras.Model.", ["return the compiled model from it"]
-        )
+        raise JobError(f"the function made a {type(model).__name__}, not a keras.Model.", ["return the compiled model from it"])
     return module_of(model)
 
 
 def _copy(model: keras.Model) -> KerasModule:
     """A copy of a model, with its weights unless it is made on `meta`."""
-    import keras
-
     device = device_of_new_tensors()
     with on_device(device):
         try:
-            rebuilt = isinstance(model, keras.Sequential) or hasattr(model, "_operations")
-            clone = keras.models.clone_model(model) if rebuilt else type(model).from_config(model.get_config())
-            if not clone.built:
-                clone.build_from_config(model.get_build_config())
+            clone = _clone(model)
         except Exception as error:  # of a constructor whose arguments its config lacks
             raise JobError(
                 f"the Keras model {model.name} cannot be made again from its config: {type(error).__name__}: "
@@ -123,6 +116,22 @@ def _copy(model: keras.Model) -> KerasModule:
             for variable, source in zip(clone.variables, model.variables, strict=True):
                 variable.assign(source.value)
     return module_of(clone)
+
+
+def _clone(model: keras.Model) -> keras.Model:
+    """A model of the same layers, built, not compiled, with weights of its own."""
+    import keras
+
+    if not isinstance(model, keras.Sequential) and not hasattr(model, "_operations"):  # a subclass with its own `call`
+        clone = type(model).from_config(model.get_config())
+        if not clone.built:
+            clone.build_from_config(model.get_build_config())
+        return clone
+    compiled, model.compiled = model.compiled, False  # else the optimizer's numbers are copied, which `meta` has not
+    try:
+        return keras.models.clone_model(model)
+    finally:
+        model.compiled = compiled
 
 
 def _loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -147,5 +156,11 @@ def _check_compiled(model: keras.Model) -> None:
         )
 
 
-def _not_computed(model: keras.Model) -> Sequence[Note]:
-    return () if model._compile_metrics is None else (notes.metrics_not_computed(),)
+def _notes_on(model: keras.Model) -> Iterator[Note]:
+    import keras
+
+    if model._compile_metrics is not None:
+        yield notes.metrics_not_computed()
+    recurrent = [each for each in model._flatten_layers() if isinstance(each, keras.layers.LSTM | keras.layers.GRU)]
+    if recurrent:
+        yield notes.recurrent_layers_as_loops(layers=len(recurrent))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gpuwise.errors import JobError, UnsupportedError
 from gpuwise.job.blocks import LISTS_LAYERS
-from gpuwise.job.keras.backend import on_device
+from gpuwise.job.keras.running import keep_context, running
 from gpuwise.job.keras.policy import policy_of
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ class KerasModule(nn.Module):
         model = self.keras_model
         if model._call_has_training_arg:
             keywords.setdefault("training", self.training)
-        with on_device(self.device):
+        with running(self.device):
             return model(*arguments, **keywords)
 
     def compute_loss(self, x: object, y: object, y_pred: object, sample_weight: object = None) -> Tensor:
         """The compiled loss and all losses that layers add, as `fit` computes them."""
-        with on_device(self.device):
+        with running(self.device):
             loss: Tensor = self.keras_model._compute_loss(
                 x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=self.training
             )
@@ -89,6 +89,8 @@ def _adopt(layer: keras.Layer, owner: nn.Module, done: set[int] | None = None) -
         vars(owner)[LISTS_LAYERS] = True
     for name, sublayer in named.items():
         owner._modules[name] = sublayer
+        if vars(owner).get(LISTS_LAYERS) and sublayer._layers:
+            keep_context(sublayer)
         if id(sublayer) not in done:
             _adopt(sublayer, sublayer, done)
 
@@ -154,10 +156,16 @@ def _free_name(name: str, taken: Container[str]) -> str:
 
 
 def _check_all_taken(model: keras.Model, module: nn.Module) -> None:
-    """Raises UnsupportedError for variables that no layer owns, or trains with a rule of their own."""
+    """Raises UnsupportedError for variables that no layer owns, and for those that are not trained by gradients alone."""
     for variable in model.variables:
         if not isinstance(variable, _bound_variable()):
             raise UnsupportedError(
                 f"the variable {variable.path} of {model.name} belongs to none of its layers.",
                 ["make it by add_weight in the layer that uses it"],
+            )
+        if variable.constraint is not None or variable.overwrite_with_gradient:
+            kind = "a constraint" if variable.constraint is not None else "an update of its own"
+            raise UnsupportedError(
+                f"the variable {variable.path} of {model.name} has {kind}, which Keras applies after each update.",
+                ["leave it out", "write a gpuwise.Job with a `step` that applies it (docs/jobs.md)"],
             )

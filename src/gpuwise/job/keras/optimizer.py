@@ -136,9 +136,7 @@ def _rmsprop(
     return RMSpropOfKeras(parameters, lr=lr, centered=centered, **settings)
 
 
-def _adagrad(
-    parameters: Iterable[Parameter], *, lr: float, initial_accumulator_value: float, epsilon: float
-) -> Optimizer:
+def _adagrad(parameters: Iterable[Parameter], *, lr: float, initial_accumulator_value: float, epsilon: float) -> Optimizer:
     # Keras takes the root of the sum and epsilon; in the sum from the start, epsilon is there in every step.
     return torch.optim.Adagrad(
         parameters, lr=lr, initial_accumulator_value=initial_accumulator_value + epsilon, eps=0.0, foreach=True

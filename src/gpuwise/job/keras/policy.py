@@ -8,11 +8,16 @@ from gpuwise.errors import PrecisionError, UnsupportedError
 
 if TYPE_CHECKING:
     import keras
-    from torch import nn
 
-# Layers with a policy other than float32 cast by themselves, so that one precision is theirs.
-PRECISION_OF = {"mixed_bfloat16": "amp-bf16", "mixed_float16": "amp-fp16", "bfloat16": "bf16", "float16": "fp16"}
-PURE = ("bf16", "fp16")  # precisions that change the dtype of parameters, of which a float32 layer takes no notice
+# Layers with a policy other than float32 cast by themselves, so that these precisions are theirs, the usual one first. Pure
+# ones keep parameters in 16 bits, too, as shards of a mixed precision do.
+PRECISIONS_OF = {
+    "mixed_bfloat16": ("amp-bf16", "bf16"),
+    "mixed_float16": ("amp-fp16", "fp16"),
+    "bfloat16": ("bf16",),
+    "float16": ("fp16",),
+}
+PURE = ("bf16", "fp16")  # of which a layer of policy float32 takes no notice: it casts what it computes to float32
 
 
 def policy_of(model: keras.Model) -> str:
@@ -29,30 +34,24 @@ def policy_of(model: keras.Model) -> str:
             f"the layers of {model.name} have several dtype policies: {', '.join(others)}.",
             ["one policy beside float32: keras.config.set_dtype_policy(...) before the model is made"],
         )
-    if others[0] not in PRECISION_OF:
+    if others[0] not in PRECISIONS_OF:
         raise UnsupportedError(
-            f"the dtype policy {others[0]} of {model.name} has no precision here.", [f"float32, {', '.join(PRECISION_OF)}"]
+            f"the dtype policy {others[0]} of {model.name} has no precision here.", [f"float32, {', '.join(PRECISIONS_OF)}"]
         )
     return others[0]
 
 
-def check_policy(model: nn.Module, precision: str) -> None:
-    """Raises PrecisionError for a Keras model whose layers compute otherwise than in a precision."""
-    policy = getattr(model, "dtype_policy", None)
-    if not isinstance(policy, str) or "keras_model" not in vars(model):
-        return
-    expected = PRECISION_OF.get(policy)
-    if expected is None and precision not in PURE:
-        return
-    if expected == precision:
-        return
-    if expected is None:
-        pure = {"bf16": "bfloat16", "fp16": "float16"}[precision]
+def check_policy(policy: str, precision: str) -> None:
+    """Raises PrecisionError for a precision in which layers of a policy do not compute."""
+    fitting = PRECISIONS_OF.get(policy)
+    if fitting is None and precision in PURE:
+        pure, mixed = {"bf16": ("bfloat16", "mixed_bfloat16"), "fp16": ("float16", "mixed_float16")}[precision]
         raise PrecisionError(
-            f"the Keras layers have the dtype policy float32, and cast what they compute to it, so {precision} is not theirs.",
-            [f'keras.config.set_dtype_policy("{pure}") in the file', f"--precision amp-{precision}"],
+            f"Keras layers of the dtype policy float32 compute in float32, also where parameters or shards are in {precision}.",
+            [f'keras.config.set_dtype_policy("{mixed}"), or "{pure}", in the file', f"--precision amp-{precision}"],
         )
-    raise PrecisionError(
-        f"the Keras layers have the dtype policy {policy}, which is {expected}, not {precision}.",
-        [f"--precision {expected}", 'keras.config.set_dtype_policy("float32"), which leaves the precision to gpuwise'],
-    )
+    if fitting is not None and precision not in fitting:
+        raise PrecisionError(
+            f"the Keras layers have the dtype policy {policy}, which is {fitting[0]}, not {precision}.",
+            [f"--precision {fitting[0]}", 'keras.config.set_dtype_policy("float32"), which leaves the precision to gpuwise'],
+        )

@@ -10,7 +10,7 @@ from torch import nn
 from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job import Job
 from gpuwise.job.job_module import module_of_job
-from gpuwise.job.keras.policy import check_policy
+from gpuwise.job.keras.checks import check_keras
 from gpuwise.notes import Note
 from gpuwise.runtime.build.adapters import adapted
 from gpuwise.runtime.build.deferred import DeferredModel, deferred_model, defers
@@ -68,7 +68,7 @@ def model_of(job: Job, strategy: Strategy, device: torch.device, world: World | 
 def _built(job: Job, strategy: Strategy, device: torch.device, world: World | None) -> JobModel:
     def make() -> nn.Module:
         model = module_of_job(job)
-        check_policy(model, strategy.precision)
+        check_keras(model, strategy)
         return adapted(model, strategy)
 
     dtype, notes = parameter_dtype(strategy.precision), list[Note]()

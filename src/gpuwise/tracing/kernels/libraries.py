@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
+from gpuwise.tracing.kernels.keras_library import keras_on
 from gpuwise.tracing.patching import patched
 
 
@@ -33,27 +34,5 @@ def answering_as_on_a_gpu(device_type: str) -> Iterator[None]:
         stack.enter_context(patched(torch, "get_autocast_gpu_dtype", dtype))
         if hasattr(transformers, "is_fake_tensor"):
             stack.enter_context(patched(transformers, "is_fake_tensor", lambda tensor: False))
-        stack.enter_context(_keras_on(device_type))
-        yield
-
-
-@contextmanager
-def _keras_on(device_type: str) -> Iterator[None]:
-    """While entered, Keras makes tensors on the device where nothing says otherwise: in forwards that are recomputed, say.
-
-    PyTorch has no random generator for the virtual device, so seeded layers draw without one. Their seeds are still drawn,
-    which are operators of the step.
-    """
-    core, random = (sys.modules.get(f"keras.src.backend.torch.{name}") for name in ("core", "random"))
-    if core is None or random is None:
-        yield
-        return
-    draw_seed = random.draw_seed
-
-    def without_generator(seed: object) -> None:
-        if core.get_device() != "meta":  # where Keras infers shapes
-            first, second = draw_seed(seed)
-            int(first + second)
-
-    with patched(core, "DEFAULT_DEVICE", device_type), patched(random, "torch_seed_generator", without_generator):
+        stack.enter_context(keras_on(device_type))
         yield
