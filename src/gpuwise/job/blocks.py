@@ -14,8 +14,8 @@ LISTS_LAYERS = "lists_layers"  # attribute of other modules whose children are s
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     """The repeated blocks of any model, in the order of its modules; empty when nothing repeats.
 
-    A block is a child of an `nn.ModuleList`, an `nn.Sequential` or a Keras model that has modules of its own, and whose class occurs
-    there at least twice with the same parameter shapes (12 transformer blocks; the bottlenecks of a ResNet, first ones
+    A block is a child of an `nn.ModuleList`, an `nn.Sequential` or a Keras model that has modules of its own, and whose class
+    occurs there at least twice with the same parameter shapes (12 transformer blocks; the bottlenecks of a ResNet, first ones
     of a stage included; encoder and decoder blocks alike). Blocks inside blocks (a mixture's experts) are left out.
     """
     from torch import nn

@@ -32,8 +32,8 @@ def require(package: str, *, purpose: str) -> ModuleType:
     """Imports an optional package.
 
     Arguments:
-        package: one of those of the extras: "torch", "scipy", "transformers", "timm", "keras", "torchao", "bitsandbytes", "peft",
-            "tensorboard", "wandb", "onnx", "onnxscript", "onnxruntime", "openvino", "xllamacpp", "gguf".
+        package: one of those of the extras: "torch", "scipy", "transformers", "timm", "keras", "torchao", "bitsandbytes",
+            "peft", "tensorboard", "wandb", "onnx", "onnxscript", "onnxruntime", "openvino", "xllamacpp", "gguf".
         purpose: what it is needed for, completing "... is needed to".
 
     Raises MissingDependencyError when it is not installed.

@@ -7,7 +7,7 @@ from gpuwise.notes.note import kind_of_note
 
 @kind_of_note()
 def assumed_targets(*, shapes: str) -> str:
-    """A Keras model has no data beside it, so the shapes of targets follow from its outputs and its loss. shapes: of a sample."""
+    """A Keras model has no data beside it, so its outputs and its loss give the shapes of targets. shapes: of a sample."""
     return (
         f"assumed targets of shape {shapes} a sample, from the model's outputs and its loss; data beside the model has others"
     )

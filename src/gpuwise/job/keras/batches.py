@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
-from gpuwise.errors import InputError, JobError
+from gpuwise.errors import JobError
 from gpuwise.notes import Note
+from gpuwise.notes import job as job_notes
 from gpuwise.notes import keras as notes
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ Columns = dict[str, Tensor]
 
 _NAMES = ("x", "y", "sample_weight")  # as `fit` calls them
 _WORDS = 2  # assumed where no embedding says how many there are
+_LENGTH, _PIXELS = 128, 224  # assumed where the model leaves them open and no flag sets them
 
 
 def columns(arrays: Arrays) -> Columns:
@@ -111,12 +113,26 @@ def _below(tensor: Tensor) -> int:
     )
 
 
-def batch_like_model(
-    model: keras.Model, *, seq_len: int | None, image_size: int | None
-) -> tuple[Callable[[int], Columns], tuple[Note, ...]]:
-    """Makes batches of random numbers for the inputs of a model and, by its loss, for its outputs. With what is assumed.
+@dataclass(frozen=True)
+class ModelBatch:
+    """Batches for a model without data.
 
-    Raises JobError for a model without keras.Input, InputError for an open size that no argument sets.
+    Attributes:
+        make: makes one of n samples.
+        seq_len, image_size: what the open sizes of its inputs are; None where there are none.
+        notes: what is assumed.
+    """
+
+    make: Callable[[int], Columns]
+    seq_len: int | None
+    image_size: int | None
+    notes: tuple[Note, ...]
+
+
+def batch_like_model(model: keras.Model, *, seq_len: int | None, image_size: int | None) -> ModelBatch:
+    """Batches of random numbers for the inputs of a model and, by its loss, for its outputs.
+
+    Raises JobError for a model without keras.Input.
     """
     import keras
 
@@ -125,28 +141,33 @@ def batch_like_model(
             f"the Keras model {model.name} has no keras.Input, so the shapes of its inputs are not known.",
             ["put data = (x, y) beside it in the file"],
         )
-    shapes = {tensor.name: _closed(tensor, seq_len, image_size) for tensor in model.inputs}
+    graph = getattr(model, "_functional", None) or model  # a Sequential has one inside
+    guesses: list[Note] = []
+    is_open = {len(t.shape) == 4 for t in model.inputs if None in t.shape[1:]}  # images have three dimensions a sample
+    if True in is_open and image_size is None:
+        image_size = _PIXELS
+        guesses.append(job_notes.assumed_image_size(pixels=image_size))
+    if False in is_open and seq_len is None:
+        seq_len = _LENGTH
+        guesses.append(job_notes.assumed_sequence_length(length=seq_len))
+    shapes = {t.name: tuple(n or (image_size if len(t.shape) == 4 else seq_len) for n in t.shape[1:]) for t in model.inputs}
     words = [layer.input_dim for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
     inputs = [Column(shapes[t.name], getattr(torch, t.dtype), min(words, default=_WORDS)) for t in model.inputs]
     outputs = [tuple(tensor.shape[1:]) for tensor in model.outputs]
     if any(None in shape for shape in outputs):
         symbols = [keras.KerasTensor((None, *shapes[t.name]), t.dtype) for t in model.inputs]
-        packed = keras.tree.pack_sequence_as(model._inputs_struct, symbols) if len(symbols) > 1 else symbols[0]
-        outputs = [tuple(tensor.shape[1:]) for tensor in keras.tree.flatten(model.compute_output_spec(packed))]
-    losses = _losses(model)
-    targets = [_target(shape, sparse=_is_sparse(loss)) for shape, loss in zip(outputs, losses, strict=True)]
-    named = dict(zip([*_paths("x", model.input), *_paths("y", model.output)], [*inputs, *targets], strict=True))
-    return partial(_rows, named), (notes.assumed_targets(shapes=", ".join(str(list(t.shape)) for t in targets)),)
-
-
-def _closed(tensor: keras.KerasTensor, seq_len: int | None, image_size: int | None) -> tuple[int, ...]:
-    """The shape of a sample, its open sizes being the edge of an image or the length of a sequence."""
-    shape = tensor.shape[1:]
-    edge = len(shape) == 3
-    size, flag = (image_size, "--image-size") if edge else (seq_len, "--seq-len")
-    if None in shape and size is None:
-        raise InputError(f"the Keras input {tensor.name} of shape {list(shape)} leaves a size open.", [f"set it with {flag}"])
-    return tuple(size if each is None else each for each in shape)
+        results = model.compute_output_spec(keras.tree.pack_sequence_as(graph._inputs_struct, symbols))
+        outputs = [tuple(tensor.shape[1:]) for tensor in keras.tree.flatten(results)]
+    targets = [_target(shape, sparse=_is_sparse(loss)) for shape, loss in zip(outputs, _losses(model), strict=True)]
+    names = [*_paths("x", graph._inputs_struct), *_paths("y", graph._outputs_struct)]
+    named = dict(zip(names, [*inputs, *targets], strict=True))
+    guesses.append(notes.assumed_targets(shapes=", ".join(str(list(t.shape)) for t in targets)))
+    return ModelBatch(
+        partial(_rows, named),
+        seq_len if False in is_open else None,
+        image_size if True in is_open else None,
+        tuple(guesses),
+    )
 
 
 def _losses(model: keras.Model) -> list[object]:

@@ -43,7 +43,7 @@ def keras_job(
         data: arrays (x, y) or (x, y, sample_weight) with one row a sample, or a function that makes them; x and y may be dicts
             or lists of arrays. None: forecasts, and training on random numbers.
         name: what reports call the job.
-        seq_len, image_size: sizes of inputs that the model leaves open.
+        seq_len, image_size: sizes that the model's inputs leave open; where they are None, 128 and 224 are assumed.
 
     Raises MissingDependencyError without Keras, UnsupportedError for a setting that would train otherwise here, JobError for a
     model that cannot be built or is not compiled.
@@ -57,9 +57,11 @@ def keras_job(
     optimizer = compiled_optimizer(compiled)
     arrays = data() if callable(data) else data
     if arrays is None:
-        batch, targets = batch_like_model(example, seq_len=seq_len, image_size=image_size)
+        of_model = batch_like_model(example, seq_len=seq_len, image_size=image_size)
+        batch, guesses = of_model.make, of_model.notes
+        seq_len, image_size = of_model.seq_len, of_model.image_size
     else:
-        batch, targets = batch_like_data(columns(arrays)), ()
+        batch, guesses, seq_len, image_size = batch_like_data(columns(arrays)), (), None, None
     return Job(
         make,
         batch,
@@ -73,7 +75,7 @@ def keras_job(
         name=name,
         seq_len=seq_len,
         image_size=image_size,
-        assumptions=(*targets, *_notes_on(compiled)),
+        assumptions=(*guesses, *_notes_on(compiled)),
     )
 
 

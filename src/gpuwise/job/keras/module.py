@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from gpuwise.errors import JobError, UnsupportedError
 from gpuwise.job.blocks import LISTS_LAYERS
-from gpuwise.job.keras.running import keep_context, running
 from gpuwise.job.keras.policy import policy_of
+from gpuwise.job.keras.running import keep_context, running
 
 if TYPE_CHECKING:
     import keras

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -38,4 +39,6 @@ def keras_file_job(text: str, *, seq_len: int | None = None, image_size: int | N
     arrays = partial(call, data, f"{text.rpartition(':')[0]}:{DATA}", sizes) if inspect.isroutine(data) else data
     taken = set(inspect.signature(value).parameters) if inspect.isroutine(value) else set()
     job = keras_job(cast("Callable[[], object]", model), data=arrays, name=named.report_name, **sizes)  # type: ignore[arg-type]
-    return job_of_file(job, name=named.report_name, sizes={key: size for key, size in sizes.items() if key not in taken})
+    if taken & set(sizes):  # the function made the inputs of these sizes
+        job = replace(job, **{key: sizes[key] for key in taken & set(sizes)})  # type: ignore[arg-type]
+    return job_of_file(job, name=named.report_name, sizes=sizes)
