@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from gpuwise.errors import JobError, UnsupportedError
 from gpuwise.job.blocks import LISTS_LAYERS
 from gpuwise.job.keras.policy import policy_of
-from gpuwise.job.keras.running import keep_context, running
+from gpuwise.job.keras.running import free_inputs_at_once, keep_context, running
 
 if TYPE_CHECKING:
     import keras
@@ -36,6 +36,7 @@ class KerasModule(nn.Module):
 
     def __init__(self, model: keras.Model):
         super().__init__()
+        free_inputs_at_once()
         vars(self)["keras_model"] = model
         self.dtype_policy = policy_of(model)
         _adopt(model, self)
