@@ -24,22 +24,22 @@ def resolve(text: str, *, seq_len: int | None = None, image_size: int | None = N
     _check_size("--seq-len", seq_len)
     _check_size("--image-size", image_size)
     scheme, _, rest = text.partition(":")
-    if scheme in ("hf", "timm"):
+    if scheme in ("hf", "timm", "keras"):
         if not rest:
-            raise JobError(f"{text!r} names no model.", ["hf:gpt2, hf:./folder-with-config.json or timm:resnet18"])
+            example = "hf:gpt2, hf:./folder-with-config.json, timm:resnet18 or keras:path/to/file.py:model"
+            raise JobError(f"{text!r} names no model.", [example])
         require("torch", purpose=f"build {text}")
         if scheme == "hf":
             from gpuwise.job.hf import hf_job
 
             return hf_job(rest, seq_len=seq_len, image_size=image_size)
+        if scheme == "keras":
+            from gpuwise.job.keras.source import keras_file_job
+
+            return keras_file_job(rest, seq_len=seq_len, image_size=image_size)
         from gpuwise.job.timm_models import timm_job
 
         return timm_job(rest, seq_len=seq_len, image_size=image_size)
-    if scheme == "keras":
-        require("torch", purpose=f"build {text}")
-        from gpuwise.job.keras.source import keras_file_job
-
-        return keras_file_job(rest, seq_len=seq_len, image_size=image_size)
     if _looks_like_a_file(text):
         require("torch", purpose=f"load {text}")
         from gpuwise.job.user_file import file_job
