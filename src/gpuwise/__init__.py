@@ -34,6 +34,7 @@ _HOME = {
     "step_timeline": "gpuwise.api",
     "classical_forecast": "gpuwise.api",
     "kernel": "gpuwise.api",
+    "export": "gpuwise.api",
     "fit": "gpuwise.api",
     "compare": "gpuwise.api",
     "scale": "gpuwise.api",
@@ -56,7 +57,7 @@ _HOME = {
 
 # Names that are both a verb of the API and a package of the same name: the package is made callable, so that
 # `gpuwise.plan(...)` and `import gpuwise.plan.search` both work, in whatever order they come.
-_CALLABLE_PACKAGES = ("measure", "plan")
+_CALLABLE_PACKAGES = ("export", "measure", "plan")
 
 __all__ = ["__version__", *_HOME]
 
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from gpuwise.api import classical_forecast as classical_forecast
     from gpuwise.api import compare as compare
     from gpuwise.api import doctor as doctor
+    from gpuwise.api import export as export
     from gpuwise.api import fit as fit
     from gpuwise.api import forecast as forecast
     from gpuwise.api import kernel as kernel

@@ -35,6 +35,7 @@ FLOORS = [
     {"trace"},
     {"cost"},
     {"plan"},
+    {"export"},
     {"serving"},
     {"results"},
     {"report"},

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from gpuwise.api.buying import buy
     from gpuwise.api.classical import classical_forecast
     from gpuwise.api.comparing import compare
+    from gpuwise.api.config_files import forecast_config
+    from gpuwise.api.exporting import export
     from gpuwise.api.fitting import fit
     from gpuwise.api.forecasting import forecast, memory_timeline
     from gpuwise.api.installation import doctor
@@ -30,6 +32,8 @@ __getattr__ = lazily(
         "buying": ("buy",),
         "classical": ("classical_forecast",),
         "comparing": ("compare",),
+        "config_files": ("forecast_config",),
+        "exporting": ("export",),
         "fitting": ("fit",),
         "forecasting": ("forecast", "memory_timeline"),
         "installation": ("doctor",),
@@ -54,8 +58,10 @@ __all__ = [
     "classical_forecast",
     "compare",
     "doctor",
+    "export",
     "fit",
     "forecast",
+    "forecast_config",
     "kernel",
     "measure",
     "memory_timeline",

@@ -59,7 +59,7 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
         requested=strategy,
         precision=requested.get("precision"),
         micro_batch=requested.get("micro_batch"),
-        recordable=None if every_technique else _recordable(source, traces),
+        recordable=None if every_technique else recordable_of(source, traces),
     )
     if not result.fits or (result.largest_micro_batch or 0) < (requested.get("micro_batch") or 0):
         result = replace(result, answer=fitting_change_of(source, device, result.rows[0].strategy))
@@ -67,7 +67,7 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     return replace(result, assumption_notes=of_a_step([*device.spec.assumed, *network, *result.assumption_notes]))
 
 
-def _recordable(source: StepSource, traces: StepTraces) -> Callable[[Strategy, Strategy], bool] | None:
+def recordable_of(source: StepSource, traces: StepTraces) -> Callable[[Strategy, Strategy], bool] | None:
     """The variants of a job that are tried by default: recorded ones, and full recomputation if tracing is quick."""
     if isinstance(source, SavedSource):
         return None

@@ -6,6 +6,7 @@ from typing import Unpack
 
 import click
 
+from gpuwise.cli.config_files import config_option, forecast_file
 from gpuwise.cli.options import JobCommand, job_argument, json_option, on_option, settings_options
 from gpuwise.cli.pictures import (
     check_plot,
@@ -23,6 +24,7 @@ from gpuwise.step_settings import ForecastSettings
 @job_argument
 @on_option("A chip of `gpuwise chips` with an optional count, h100-sxm:8, or `here`.")
 @settings_options(ForecastSettings)
+@config_option
 @memory_plot_option
 @roofline_plot_option
 @timeline_option
@@ -34,6 +36,8 @@ def command(
     memory_plot: str | None,
     roofline_plot: str | None,
     timeline: str | None,
+    config: str | None,
+    config_kind: str | None,
     **settings: Unpack[ForecastSettings],
 ) -> None:
     """Time, memory, energy and money of one training step of JOB on a device, and of the whole run where --tokens, --samples or
@@ -43,6 +47,9 @@ def command(
     from gpuwise.cli.output import emit
     from gpuwise.report.forecast import forecast_report
 
+    if config is not None:
+        forecast_file(job, on, config, config_kind, settings, as_json=as_json)
+        return
     pictures = {"memory_plot": memory_plot, "roofline_plot": roofline_plot, "timeline": timeline}
     if forecast_classical(job, on, {**settings, **pictures}, as_json=as_json):
         return

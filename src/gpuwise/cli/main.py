@@ -25,6 +25,7 @@ VERBS = {
     "scale": "A job on ever more devices: throughput, efficiency, cost, and where more stop paying.",
     "serve-plan": "What serving a model takes: instances, latencies, dollars.",
     "serve-check": "Serve a job on this machine, with the forecast beside what was measured.",
+    "export": "A plan as a file of another trainer: accelerate, transformers, DeepSpeed, ...",
     "train": "Run a job on this machine, as planned.",
     "validate": "Forecasts held against real steps on this machine.",
     "measure": "What this machine really does, next to its datasheet.",

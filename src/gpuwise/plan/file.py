@@ -29,10 +29,7 @@ _HEADER = "# A plan made by gpuwise. `gpuwise train --plan` runs it.\n\n"
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Writes a temporary file, syncs and renames it, so that the file is complete or unchanged. Raises InputError."""
-    tables = {name: to_plain(value) for name, value in _items(plan).items() if value is not None}
-    tables["strategy"] = to_plain({**_items(plan.strategy), **_items(plan.host)})  # one table of the file
-    del tables["host"]
-    text = _HEADER + tomli_w.dumps({"format": FORMAT, "version": VERSION, **tables, "end": _END})
+    text = plan_text(plan)
     try:
         with written_whole(path) as file:
             file.write(text.encode(errors="replace"))  # a file name may contain bytes that are no text
@@ -41,6 +38,14 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
             f"cannot write the plan to {path}: {error.strerror or error}.",
             ["name a file in a folder that exists and can be written"],
         ) from None
+
+
+def plan_text(plan: Plan) -> str:
+    """The text of a plan's file."""
+    tables = {name: to_plain(value) for name, value in _items(plan).items() if value is not None}
+    tables["strategy"] = to_plain({**_items(plan.strategy), **_items(plan.host)})  # one table of the file
+    del tables["host"]
+    return _HEADER + tomli_w.dumps({"format": FORMAT, "version": VERSION, **tables, "end": _END})
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:

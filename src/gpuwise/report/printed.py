@@ -39,6 +39,8 @@ _REPORTS = {
     "FitForecast": "classical",
     "ServingForecast": "serving",
     "ServeCheck": "serve_check",
+    "Exported": "export",
+    "ConfigForecast": "config_forecast",
 }
 
 
@@ -136,6 +138,8 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "Plan": _plan,
     "PlanResult": _plans,
     "TrainResult": _train,
+    "Exported": lambda result: f"{result.job} for {result.peer}: {result.file}, run by {result.command}",
+    "ConfigForecast": lambda result: f"{result.config.file} ({result.config.target}): {_forecast(result.forecast)}",
     "MachineMeasurement": _measure,
     "Validation": lambda result: f"{len(result.trials)} trials on {result.machine}, {result.taken[:10]}",
     "FitForecast": lambda result: f"{result.job} on {result.machine}: {result.cpu_enough.text}",
