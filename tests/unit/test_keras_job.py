@@ -46,6 +46,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras's Nadam under NumPy 2
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_updates_as_keras_does(name: str) -> None:
     """Gradients from 1e-7 to 1, among which an epsilon matters."""
@@ -166,7 +167,7 @@ def test_several_inputs_and_outputs_are_columns() -> None:
     assert set(columns) == {"x/a", "x/b", "y/number", "y/kind"}
     ours = job.loss(job.model(), columns)
     theirs = model.compute_loss(None, *(keras.tree.map_structure(torch.as_tensor, each) for each in (y, model(x))))
-    assert float(ours) == pytest.approx(float(theirs), rel=1e-5)
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
     assert {name: tuple(t.shape) for name, t in keras_job(samples.two_headed).batch(2).items()} == {
         "x/a": (2, 4),
         "x/b": (2, 6),

@@ -86,6 +86,7 @@ def test_recompute_changes_nothing(tmp_path: Path) -> None:
     assert plain == recomputed
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras under NumPy 2
 def test_a_trained_model_is_saved_by_keras(tmp_path: Path) -> None:
     keras.utils.set_random_seed(0)
     job = keras_job(samples.cnn(), data=samples.arrays("cnn"), name="cnn")
