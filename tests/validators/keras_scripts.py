@@ -90,8 +90,8 @@ def main() -> None:
         for script in SCRIPTS:
             target = target_of(script)
             keys, _, _ = keys_of_plan(target, {**values_of_strategy(strategy), "steps": STEPS}, DeviceSet(DEVICES))
-            (folder / f"{script}.py").write_text(target.write(keys, HEADING))
-            run = [f"{script}.py", "net.py:net", "--in-order"]
+            (folder / f"run_{script}.py").write_text(target.write(keys, HEADING))
+            run = [f"run_{script}.py", "net.py:net", "--in-order"]
             if script == "tensorflow":
                 theirs = losses([python, "logical.py", *run], folder)
             else:

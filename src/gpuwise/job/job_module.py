@@ -1,7 +1,8 @@
-"""The module of a job, whichever library made it."""
+"""The module that a job's model function makes, whichever library it is of."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpuwise.job.keras.backend import device_of_new_tensors, is_keras_model, loaded_keras, on_device
@@ -9,16 +10,14 @@ from gpuwise.job.keras.backend import device_of_new_tensors, is_keras_model, loa
 if TYPE_CHECKING:
     from torch import nn
 
-    from gpuwise.job.job import Job
 
-
-def module_of_job(job: Job) -> nn.Module:
-    """What the job's model function makes, where PyTorch makes tensors; a Keras model as a plain module."""
+def job_module(make: Callable[[], nn.Module]) -> nn.Module:
+    """What a job's model function makes, where PyTorch makes tensors; a Keras model as a plain module."""
     if loaded_keras() is None:
-        model = job.model()
+        model = make()
     else:
         with on_device(device_of_new_tensors()):
-            model = job.model()
+            model = make()
     if is_keras_model(model):
         from gpuwise.job.keras.module import module_of
 

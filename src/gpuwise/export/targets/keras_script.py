@@ -53,7 +53,7 @@ def target_of_backend(backend: KerasBackend) -> ExportTarget:
     return ExportTarget(
         backend.name if backend.name != "jax" else "keras",
         backend.title,
-        "py",
+        "run.py",  # keras.py would be what `import keras` finds
         _rows(backend),
         write=write,
         parse=lambda text: call_of(text, (".dict",)),

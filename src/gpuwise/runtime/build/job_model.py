@@ -9,7 +9,7 @@ from torch import nn
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job import Job
-from gpuwise.job.job_module import module_of_job
+from gpuwise.job.job_module import job_module
 from gpuwise.job.keras.checks import check_keras
 from gpuwise.notes import Note
 from gpuwise.runtime.build.adapters import adapted
@@ -67,7 +67,7 @@ def model_of(job: Job, strategy: Strategy, device: torch.device, world: World | 
 
 def _built(job: Job, strategy: Strategy, device: torch.device, world: World | None) -> JobModel:
     def make() -> nn.Module:
-        model = module_of_job(job)
+        model = job_module(job.model)
         check_keras(model, strategy)
         return adapted(model, strategy)
 
