@@ -78,7 +78,7 @@ def values_of(batch: Mapping[str, Tensor], name: str) -> object:
 
 
 @dataclass(frozen=True)
-class Column:
+class ArrayColumn:
     """What one sample has in a column.
 
     Attributes:
@@ -98,13 +98,13 @@ class Column:
         return torch.randint(0, self.below, (n, *self.shape), dtype=self.dtype)
 
 
-def _rows(of: Mapping[str, Column], n: int) -> Columns:
+def _rows(of: Mapping[str, ArrayColumn], n: int) -> Columns:
     return {name: column.rows(n) for name, column in of.items()}
 
 
 def batch_like_data(data: Columns) -> Callable[[int], Columns]:
     """Makes batches of random numbers in the range of the data."""
-    return partial(_rows, {name: Column(tuple(t.shape[1:]), t.dtype, _below(t)) for name, t in data.items()})
+    return partial(_rows, {name: ArrayColumn(tuple(t.shape[1:]), t.dtype, _below(t)) for name, t in data.items()})
 
 
 def _below(tensor: Tensor) -> int:
@@ -152,7 +152,7 @@ def batch_like_model(model: keras.Model, *, seq_len: int | None, image_size: int
         guesses.append(job_notes.assumed_sequence_length(length=seq_len))
     shapes = {t.name: tuple(n or (image_size if len(t.shape) == 4 else seq_len) for n in t.shape[1:]) for t in model.inputs}
     words = [layer.input_dim for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
-    inputs = [Column(shapes[t.name], getattr(torch, t.dtype), min(words, default=_WORDS)) for t in model.inputs]
+    inputs = [ArrayColumn(shapes[t.name], getattr(torch, t.dtype), min(words, default=_WORDS)) for t in model.inputs]
     outputs = [tuple(tensor.shape[1:]) for tensor in model.outputs]
     if any(None in shape for shape in outputs):
         symbols = [keras.KerasTensor((None, *shapes[t.name]), t.dtype) for t in model.inputs]
@@ -185,10 +185,12 @@ def _is_sparse(loss: object) -> bool:
     return "sparse" in str(name).lower()
 
 
-def _target(shape: tuple[int, ...], *, sparse: bool) -> Column:
+def _target(shape: tuple[int, ...], *, sparse: bool) -> ArrayColumn:
     import keras
 
-    return Column(shape[:-1], torch.int64, shape[-1]) if sparse else Column(shape, getattr(torch, keras.config.floatx()))
+    return (
+        ArrayColumn(shape[:-1], torch.int64, shape[-1]) if sparse else ArrayColumn(shape, getattr(torch, keras.config.floatx()))
+    )
 
 
 def _paths(name: str, structure: object) -> list[str]:
