@@ -166,6 +166,7 @@ def test_a_job_of_the_file_keeps_its_own_name(tmp_path):
         ("x.py:job", "torch", "gpuwise[torch]"),
         ("hf:./folder", "transformers", "gpuwise[hf]"),
         ("timm:resnet18", "timm", "gpuwise[timm]"),
+        ("keras:net.py:model", "keras", "gpuwise[keras]"),
     ],
 )
 def test_a_missing_package_names_its_extra(monkeypatch, text, absent, extra):
@@ -175,7 +176,7 @@ def test_a_missing_package_names_its_extra(monkeypatch, text, absent, extra):
     assert extra in caught.value.ways_out[0]
 
 
-@pytest.mark.parametrize("text", ["hf:", "timm:"])
+@pytest.mark.parametrize("text", ["hf:", "timm:", "keras:"])
 def test_a_scheme_without_a_model(text):
     with pytest.raises(JobError, match="names no model"):
         resolve(text)

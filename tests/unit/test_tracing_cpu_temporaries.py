@@ -197,6 +197,7 @@ def exact_cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     across, mean = torch.zeros(16, 4, 64).transpose(0, 1), torch.zeros(4, 16, 1)
     scores, image = torch.zeros(2, 3, 50, 40), torch.zeros(1, 64, 4, 4)
     half = torch.zeros(4, 16, 64, dtype=torch.bfloat16)
+    last, half_image = (x.to(memory_format=torch.channels_last) for x in (image, torch.zeros(1, 64, 2, 2)))
     return {
         "batch norm": (aten.native_batch_norm.default, (x, ones, zeros, zeros, ones, True, 0.1, 1e-5)),
         "batch norm backward": (
@@ -215,6 +216,10 @@ def exact_cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
             (x, x, torch.zeros(4, 32), torch.ones(4, 32), ones, 4, 64, 64, 32, [True] * 3),
         ),
         "nearest": (aten.upsample_nearest2d.default, (image, [8, 8])),
+        "pooling backward": (
+            aten.max_pool2d_with_indices_backward.default,
+            (half_image, last, [2, 2], [2, 2], [0, 0], [1, 1], False, torch.zeros(1, 64, 2, 2, dtype=torch.long)),
+        ),
         "sum of two types": (aten.add.Tensor, (rows, half)),
         "product of one type": (aten.mul.Tensor, (rows, rows)),
         "in place of a smaller type": (aten.add_.Tensor, (half, rows)),

@@ -33,7 +33,7 @@ def export(
 
     Arguments:
         plan: a Plan, or a plan file.
-        to: one of gpuwise.export.TARGETS.
+        to: one of gpuwise.export.TARGETS, or keras or tensorflow for a script of a Keras model.
         output: the file to write. None writes none; the text is in the result.
         job: as for `forecast`, to price what the trainer does otherwise. A plan of a preset needs none. Code that a plan file
             names is not run.

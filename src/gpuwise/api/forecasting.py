@@ -61,7 +61,7 @@ def forecast(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -
     """Forecasts one optimizer step of a job on a device (a forward pass in mode "infer"): time, memory, energy, money.
 
     Arguments:
-        job: a preset, `path/to/file.py:name`, `hf:...`, `timm:...`, a saved trace, or a Job.
+        job: a preset, `path/to/file.py:name`, `keras:...`, `hf:...`, `timm:...`, a saved trace, or a Job.
         on: a chip with an optional count, "h100-sxm:8", "h100-80gb-sxm:8x4"; "cpu", or "here".
         settings: optional keywords, see gpuwise.step_settings.ForecastSettings. Among them:
             micro_batch: samples in one forward pass of one device.

@@ -22,7 +22,7 @@ from gpuwise.trace.presets import load_preset
 from gpuwise.trace.presets.table import PRESETS
 from gpuwise.version import __version__
 
-PACKAGES = ("numpy", "click", "rich", "torch", "torchvision", "safetensors", "transformers", "timm")
+PACKAGES = ("numpy", "click", "rich", "torch", "torchvision", "safetensors", "transformers", "timm", "keras")
 CUDA_LIBRARY = b"libtorch_cuda.so"
 
 

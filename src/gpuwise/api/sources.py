@@ -174,7 +174,7 @@ class PresetSource(StepSource):
 
 
 def source_of(job: str | Job, *, seq_len: int | None = None, image_size: int | None = None) -> StepSource:
-    """The source of a JOB argument: a saved trace, a preset, `path.py:name`, `hf:`, `timm:`, or a Job object.
+    """The source of a JOB argument: a saved trace, a preset, `path.py:name`, `keras:`, `hf:`, `timm:`, or a Job object.
 
     Traces of named jobs are cached on disk. Those of a Job object are not, because changes of its code cannot be detected.
     Raises InputError, UnknownNameError, JobError, FileFormatError or MissingDependencyError.

@@ -7,12 +7,12 @@ from functools import partial
 import click
 
 from gpuwise.cli.options import JobCommand, json_option
-from gpuwise.export.targets import TARGETS
+from gpuwise.export.targets import SCRIPTS, TARGETS
 
 
 @click.command("export", cls=JobCommand, short_help="A plan as a file of the trainer you already use.")
 @click.argument("plan", metavar="PLAN", type=click.Path())
-@click.option("--to", required=True, metavar="TRAINER", help=f"One of {', '.join(TARGETS)}.")
+@click.option("--to", required=True, metavar="TRAINER", help=f"One of {', '.join((*TARGETS, *SCRIPTS))}.")
 @click.option("-o", "--output", type=click.Path(), help="Write this file; without it, the file is shown.")
 @click.option("--job", metavar="JOB", help="The plan's job, to price what the trainer does otherwise.")
 @json_option

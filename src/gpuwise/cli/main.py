@@ -81,7 +81,8 @@ class Verbs(click.Group):
 def main(ctx: click.Context) -> None:
     """Will my model fit, how long, how much, on what? And then: run it so.
 
-    JOB is a preset (resnet50, llama3-8b), path/to/file.py:name, hf:<hub id or folder>, timm:<model> or a saved trace.
+    JOB is a preset (resnet50, llama3-8b), path/to/file.py:name, keras:path/to/file.py:name, hf:<hub id or folder>,
+    timm:<model> or a saved trace.
     DEVICE is a chip of `gpuwise chips` with an optional count (h100-sxm:8), or `here`.
     """
     if ctx.invoked_subcommand is None:

@@ -108,6 +108,7 @@ class ExportTarget:
         auto: a value that the peer fills in itself, and which therefore says nothing; None without one.
         complete: what the peer itself does to its keys before it uses them.
         settle: what the peer does to fields that were read, whatever its keys say.
+        of_a_keras_model: whether the file runs Keras models alone.
     """
 
     name: str
@@ -128,6 +129,7 @@ class ExportTarget:
     auto: Json = None
     complete: Callable[[Keys], Keys] = lambda keys: keys
     settle: Callable[[Values], Reading | None] = lambda values: None
+    of_a_keras_model: bool = False
 
     @property
     def schema(self) -> Schema:

@@ -26,6 +26,11 @@ def exported(plan: Plan, target: ExportTarget, *, file: str, plan_sha256: str, o
 
     Raises UnsupportedError for a field that the target cannot have, and InputError for a plan of a part of a device.
     """
+    if target.of_a_keras_model and not plan.job_argument.startswith("keras:"):
+        raise UnsupportedError(
+            f"{target.title} trains Keras models, and the plan is of {plan.job_argument or plan.job}.",
+            ["plan a Keras model: gpuwise plan keras:path/to/file.py:name -o plan.toml"],
+        )
     values = values_of_plan(plan)
     world = DeviceSet(devices_of(values), plan.machines, on_cpu)
     keys, lines, nearest = keys_of_plan(target, values, world)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
+LISTS_LAYERS = "lists_layers"  # attribute of other modules whose children are such blocks: models of Keras
+
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     """The repeated blocks of any model, in the order of its modules; empty when nothing repeats.
 
-    A block is a child of an `nn.ModuleList` or `nn.Sequential` that has modules of its own, and whose class occurs
-    there at least twice with the same parameter shapes (12 transformer blocks; the bottlenecks of a ResNet, first ones
+    A block is a child of an `nn.ModuleList`, an `nn.Sequential` or a Keras model that has modules of its own, and whose class
+    occurs there at least twice with the same parameter shapes (12 transformer blocks; the bottlenecks of a ResNet, first ones
     of a stage included; encoder and decoder blocks alike). Blocks inside blocks (a mixture's experts) are left out.
     """
     from torch import nn
@@ -23,7 +25,7 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     candidates: dict[str, object] = {}
     shapes: Counter[tuple[object, object]] = Counter()
     for path, container in model.named_modules():
-        if type(container) not in (nn.ModuleList, nn.Sequential):
+        if type(container) not in (nn.ModuleList, nn.Sequential) and not vars(container).get(LISTS_LAYERS):
             continue
         for name, child in container.named_children():
             signature = tuple((key, tuple(p.shape)) for key, p in child.named_parameters())

@@ -13,6 +13,7 @@ _EXTRAS = {
     "scipy": "measure",
     "transformers": "hf",
     "timm": "timm",
+    "keras": "keras",
     "xllamacpp": "llamacpp",
     "gguf": "llamacpp",
     "torchao": "lowbit",
@@ -31,8 +32,8 @@ def require(package: str, *, purpose: str) -> ModuleType:
     """Imports an optional package.
 
     Arguments:
-        package: one of those of the extras: "torch", "scipy", "transformers", "timm", "torchao", "bitsandbytes", "peft",
-            "tensorboard", "wandb", "onnx", "onnxscript", "onnxruntime", "openvino", "xllamacpp", "gguf".
+        package: one of those of the extras: "torch", "scipy", "transformers", "timm", "keras", "torchao", "bitsandbytes",
+            "peft", "tensorboard", "wandb", "onnx", "onnxscript", "onnxruntime", "openvino", "xllamacpp", "gguf".
         purpose: what it is needed for, completing "... is needed to".
 
     Raises MissingDependencyError when it is not installed.

@@ -12,6 +12,7 @@ from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job.argument_checks import check_functions
 from gpuwise.job.deferred_errors import checked_keywords
 from gpuwise.job.dependencies import require
+from gpuwise.job.job_module import job_module
 from gpuwise.job.parallel import check_plan
 from gpuwise.notes import Note
 from gpuwise.strategy import OPTIMIZERS, StepFacts
@@ -187,7 +188,7 @@ def meta_model(job: Job) -> nn.Module:
     torch = require("torch", purpose="build a model")
     try:
         with torch.device("meta"):
-            model = job.model()
+            model = job_module(job.model)
     except GpuwiseError:
         raise
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A JOB argument becomes a Job: a preset, `path/to/file.py:name`, `hf:...` or `timm:...`."""
+"""A JOB argument becomes a Job: a preset, `path/to/file.py:name`, `keras:...`, `hf:...` or `timm:...`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def resolve(text: str, *, seq_len: int | None = None, image_size: int | None = N
 
     Arguments:
         text: a preset (`gpt2`), a Python file and a name in it (`train.py:job`, a Job or a function returning one),
-            `hf:<hub id or local config folder>`, or `timm:<model>`.
+            `keras:path/to/file.py:name` (a compiled Keras model or a function returning one), `hf:<hub id or local config
+            folder>`, or `timm:<model>`.
         seq_len, image_size: sizes of the example batch, where the job can be given them.
 
     Raises UnknownNameError, JobError, InputError or MissingDependencyError, each with a way out.
@@ -23,14 +24,19 @@ def resolve(text: str, *, seq_len: int | None = None, image_size: int | None = N
     _check_size("--seq-len", seq_len)
     _check_size("--image-size", image_size)
     scheme, _, rest = text.partition(":")
-    if scheme in ("hf", "timm"):
+    if scheme in ("hf", "timm", "keras"):
         if not rest:
-            raise JobError(f"{text!r} names no model.", ["hf:gpt2, hf:./folder-with-config.json or timm:resnet18"])
+            example = "hf:gpt2, hf:./folder-with-config.json, timm:resnet18 or keras:path/to/file.py:model"
+            raise JobError(f"{text!r} names no model.", [example])
         require("torch", purpose=f"build {text}")
         if scheme == "hf":
             from gpuwise.job.hf import hf_job
 
             return hf_job(rest, seq_len=seq_len, image_size=image_size)
+        if scheme == "keras":
+            from gpuwise.job.keras.source import keras_file_job
+
+            return keras_file_job(rest, seq_len=seq_len, image_size=image_size)
         from gpuwise.job.timm_models import timm_job
 
         return timm_job(rest, seq_len=seq_len, image_size=image_size)

@@ -19,6 +19,7 @@ from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job.classical import ClassicalJob
 from gpuwise.job.deferred_errors import deferred_errors, problem_of
 from gpuwise.job.job import Job
+from gpuwise.job.keras.backend import choose_backend, is_keras_model
 from gpuwise.job.library_logging import silence_libraries
 from gpuwise.job.torchvision_cpu import make_importable
 from gpuwise.step_settings import job_word
@@ -49,7 +50,7 @@ def file_job(text: str, *, seq_len: int | None = None, image_size: int | None = 
                 "or ClassicalJob(estimator=..., data=...), without a network",
             ],
         )
-    return _named(job, name=named.name, sizes=sizes)
+    return job_of_file(job, name=named.name, sizes=sizes)
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,33 @@ class FileObject:
 
 def file_object(text: str, sizes: Mapping[str, int | None]) -> FileObject:
     """What `path/to/file.py:name` names. Arguments and errors as for `file_job`, but for the kind of object."""
+    named = name_in_file(text)
+    if is_keras_model(named.value):
+        raise JobError(f"{text}: {named.name} is a Keras model, not a Job.", [f"gpuwise takes it as keras:{text}"])
+    if callable(named.value) and not isinstance(named.value, type):
+        return FileObject(call(named.value, text, sizes), named.report_name, f"{named.name}() returned")
+    return FileObject(named.value, named.report_name, f"{named.name} is")
+
+
+@dataclass(frozen=True)
+class NameInFile:
+    """A name at the top level of a user's file.
+
+    Attributes:
+        name: the name.
+        value: what it stands for, a function as it is.
+        report_name: what reports call it, "file:name".
+        module: the file, loaded.
+    """
+
+    name: str
+    value: object
+    report_name: str
+    module: ModuleType
+
+
+def name_in_file(text: str) -> NameInFile:
+    """The name in `path/to/file.py:name`, after loading the file. Raises JobError as `file_job` does."""
     path_text, separator, name = text.rpartition(":")
     if not separator or not name.isidentifier():
         raise JobError(f"{text!r} names a file but no job in it.", [f"{text.rstrip(':')}:job, where job = Job(...)"])
@@ -92,10 +120,7 @@ def file_object(text: str, sizes: Mapping[str, int | None]) -> FileObject:
         ways = [f"the file has: {', '.join(near)}"] if near else []
         raise JobError(f"{path_text} has no {name!r}.", [*ways, f"add {name} = Job(...)"])
     stem = path.stem.encode(errors="backslashreplace").decode()  # bytes of a file's name may be no text
-    if callable(named) and not isinstance(named, type):
-        value = _call(named, text, sizes)
-        return FileObject(value, f"{stem}:{name}", f"{name}() returned")
-    return FileObject(named, f"{stem}:{name}", f"{name} is")
+    return NameInFile(name, named, f"{stem}:{name}", module)
 
 
 def _load(path: Path) -> ModuleType:
@@ -107,6 +132,7 @@ def _load(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     silence_libraries()
+    choose_backend()  # the file may import Keras
     make_importable()  # the file may import torchvision, or what imports it
     try:
         with _on_path(path.parent), deferred_errors(str(path)) as problems:
@@ -145,7 +171,8 @@ def _on_path(folder: Path) -> Iterator[None]:
             sys.path.remove(str(folder))
 
 
-def _call(function: Callable[..., object], text: str, sizes: Mapping[str, int | None]) -> object:
+def call(function: Callable[..., object], text: str, sizes: Mapping[str, int | None]) -> object:
+    """What a function of the user's file returns, called with those of the sizes that it takes. Raises JobError."""
     parameters = inspect.signature(function).parameters
     arguments = {key: value for key, value in sizes.items() if key in parameters and value is not None}
     try:
@@ -159,7 +186,8 @@ def _call(function: Callable[..., object], text: str, sizes: Mapping[str, int | 
         ) from error
 
 
-def _named(job: Job, *, name: str, sizes: dict[str, int | None]) -> Job:
+def job_of_file(job: Job, *, name: str, sizes: Mapping[str, int | None]) -> Job:
+    """The job, with a name. Raises JobError for a size that it does not take."""
     for key, value in sizes.items():
         if value is not None and getattr(job, key) != value:
             flag = f"--{key.replace('_', '-')}"

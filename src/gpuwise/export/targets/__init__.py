@@ -8,16 +8,17 @@ from gpuwise.errors import unknown_name
 from gpuwise.export.target import ExportTarget
 
 TARGETS = ("accelerate", "transformers", "deepspeed", "lightning", "torchtitan", "megatron")
+SCRIPTS = ("keras", "tensorflow")  # of Keras models on other backends; they are written, not read
 
 
 def target_of(name: str) -> ExportTarget:
     """The target of this name. Raises UnknownNameError."""
-    if name not in TARGETS:
-        raise unknown_name("target", name, list(TARGETS), listing="gpuwise export --help")
+    if name not in (*TARGETS, *SCRIPTS):
+        raise unknown_name("target", name, [*TARGETS, *SCRIPTS], listing="gpuwise export --help")
     target: ExportTarget = import_module(f"gpuwise.export.targets.{name}").TARGET
     return target
 
 
 def all_targets() -> list[ExportTarget]:
-    """Every target."""
+    """Every target whose files are read."""
     return [target_of(name) for name in TARGETS]

@@ -108,7 +108,8 @@ class PlanMaker:
         obstacles: dict[Key, str] = {}
         for item, estimate in rows:
             if item.key not in obstacles:
-                obstacles[item.key] = train_obstacle(item.chip, estimate.strategy)
+                obstacle = train_obstacle(item.chip, estimate.strategy, job_argument=self.request.job_argument)
+                obstacles[item.key] = obstacle
         return [
             Option(
                 item,

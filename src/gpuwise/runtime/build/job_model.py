@@ -9,6 +9,8 @@ from torch import nn
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
 from gpuwise.job import Job
+from gpuwise.job.job_module import job_module
+from gpuwise.job.keras.checks import check_keras
 from gpuwise.notes import Note
 from gpuwise.runtime.build.adapters import adapted
 from gpuwise.runtime.build.deferred import DeferredModel, deferred_model, defers
@@ -65,7 +67,9 @@ def model_of(job: Job, strategy: Strategy, device: torch.device, world: World | 
 
 def _built(job: Job, strategy: Strategy, device: torch.device, world: World | None) -> JobModel:
     def make() -> nn.Module:
-        return adapted(job.model(), strategy)
+        model = job_module(job.model)
+        check_keras(model, strategy)
+        return adapted(model, strategy)
 
     dtype, notes = parameter_dtype(strategy.precision), list[Note]()
     if world is not None and defers(world):

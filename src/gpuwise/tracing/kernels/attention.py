@@ -110,6 +110,12 @@ def choose(call: Call) -> Backend:
     raise RuntimeError("scaled_dot_product_attention: no kernel that is switched on can run with these arguments")
 
 
+def flash_can_run(params: torch.backends.cuda.SDPAParams, debug: bool = False) -> bool:
+    """As torch.backends.cuda.can_use_flash_attention, of the current target."""
+    call = Call(params.query, params.key, params.value, params.attn_mask, params.dropout, params.is_causal, params.enable_gqa)
+    return torch.backends.cuda.flash_sdp_enabled() and _flash_can(call)
+
+
 def _flash_can(call: Call) -> bool:
     sizes = {t.shape[-1] for t in call.tensors}
     return (

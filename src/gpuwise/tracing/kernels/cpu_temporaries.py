@@ -156,6 +156,15 @@ def _nearest(call: OperatorCall) -> int:
     return x.nbytes + sum(t.nbytes for t in call.outputs)
 
 
+def _max_pool_backward(call: OperatorCall) -> int:
+    """Copies, in the layout of the gradient that comes in, of what has another: indices and result
+    (max_pool2d_backward_kernel_impl in aten/src/ATen/native/cpu/MaxPoolKernel.cpp)."""
+    gradient, indices, result = call.tensor(0), call.tensor(7), call.outputs[0]
+    last = gradient.is_contiguous(memory_format=torch.channels_last) and not gradient.is_contiguous()
+    layout = torch.channels_last if last else torch.contiguous_format
+    return sum(t.nbytes for t in (gradient, indices, result) if not t.is_contiguous(memory_format=layout))
+
+
 _RULES: dict[OpOverloadPacket, Callable[[OperatorCall], int]] = {
     aten.convolution: convolution_bytes,
     aten.convolution_backward: convolution_backward_bytes,
@@ -174,4 +183,5 @@ _RULES: dict[OpOverloadPacket, Callable[[OperatorCall], int]] = {
     aten.native_group_norm_backward: _group_norm_backward,
     aten.mse_loss: _squared_error,
     aten.upsample_nearest2d: _nearest,
+    aten.max_pool2d_with_indices_backward: _max_pool_backward,
 }

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
+from gpuwise.tracing.kernels.keras_library import keras_on
 from gpuwise.tracing.patching import patched
 
 
@@ -33,4 +34,5 @@ def answering_as_on_a_gpu(device_type: str) -> Iterator[None]:
         stack.enter_context(patched(torch, "get_autocast_gpu_dtype", dtype))
         if hasattr(transformers, "is_fake_tensor"):
             stack.enter_context(patched(transformers, "is_fake_tensor", lambda tensor: False))
+        stack.enter_context(keras_on(device_type))
         yield

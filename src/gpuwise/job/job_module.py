@@ -1,0 +1,25 @@
+"""The module that a job's model function makes, whichever library it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gpuwise.job.keras.backend import device_of_new_tensors, is_keras_model, loaded_keras, on_device
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def job_module(make: Callable[[], nn.Module]) -> nn.Module:
+    """What a job's model function makes, where PyTorch makes tensors; a Keras model as a plain module."""
+    if loaded_keras() is None:
+        model = make()
+    else:
+        with on_device(device_of_new_tensors()):
+            model = make()
+    if is_keras_model(model):
+        from gpuwise.job.keras.module import module_of
+
+        return module_of(model)  # type: ignore[arg-type]
+    return model
