@@ -85,7 +85,7 @@ def describe(plan: Plan, target: LaunchTarget, settings: LaunchSettings, *, plan
     )
     launch, target_notes = target.adapts(launch)
     remarks = [*grace_notes, *target_notes, notes.assumed_installed(package=" ".join(install))]
-    if not target.mounts and (machines > 1 or launch.restarts):
+    if not target.mounts and (machines > 1 or (launch.restarts and not target.keeps_machines)):
         remarks.append(notes.assumed_shared_folder(folder=launch.run_folder))
     return Described(launch, tuple(remarks))
 

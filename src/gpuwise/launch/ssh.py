@@ -114,6 +114,7 @@ TARGET = LaunchTarget(
     client="ssh",
     client_source="OpenSSH's client",
     files=files,
+    keeps_machines=True,
     submit=submit,
     default_grace_s=10.0,  # podman stop and docker stop, without --time
     settings={

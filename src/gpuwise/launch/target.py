@@ -65,6 +65,7 @@ class LaunchTarget:
         needs_image: whether it runs containers only.
         installs: whether its machines start without gpuwise.
         restarts_failures: whether it starts a run again that failed, and not only one that was interrupted.
+        keeps_machines: whether a run starts again on the machines where it ended.
         mounts: whether its files mount the folder of the run on every machine, or are refused.
         adapts: the launch within the target's own limits, and what the user should know of them.
         settings: its own settings, by name.
@@ -80,6 +81,7 @@ class LaunchTarget:
     needs_image: bool = False
     installs: bool = False
     restarts_failures: bool = True
+    keeps_machines: bool = False
     mounts: bool = False
     adapts: Callable[[Launch], tuple[Launch, tuple[Note, ...]]] = unchanged
     settings: Mapping[str, TargetSetting] = field(default_factory=dict, hash=False)

@@ -75,6 +75,7 @@ TARGET = LaunchTarget(
     client="bash",
     client_source="it comes with the system",
     files=files,
+    keeps_machines=True,
     submit=submit,
     default_grace_s=AGENT_GRACE_S,
     settings={
