@@ -81,6 +81,7 @@ def test_a_signal_to_the_script_saves_and_the_script_goes_on(planned: gpuwise.Pl
     assert weights(folder / "run") == weights(alone / "run")
 
 
+@pytest.mark.slow
 def test_ssh_starts_stops_and_goes_on(planned: gpuwise.Plan, tmp_path: Path):
     clients = Clients(tmp_path / "clients")
     folder = written(planned, tmp_path / "out", "ssh", set=["hosts=me@node"])

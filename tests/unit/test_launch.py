@@ -20,7 +20,7 @@ from gpuwise.launch.description import check_name, job_name
 from gpuwise.launch.folder import read_folder, write_folder
 from gpuwise.launch.grace import grace_of, save_s
 from gpuwise.launch.target import TARGETS, target
-from gpuwise.plan import load_plan, save_plan
+from gpuwise.plan import Plan, load_plan, save_plan
 
 
 def test_the_folder_has_the_plan_the_script_and_their_digests(tmp_path):
@@ -146,9 +146,15 @@ def test_a_job_without_a_name_and_files_too_large_are_refused(tmp_path):
         job_files(sample_plan(), [str(tmp_path / "big")])
 
 
+def with_steps_of(plan: Plan, high_s: float) -> Plan:
+    """The plan with steps of this many seconds at most, on a machine with a fast network."""
+    step_time = replace(plan.forecast.step_time_s, value=high_s / 2, low=high_s / 4, high=high_s)
+    forecast = replace(plan.forecast, step_time_s=step_time)
+    return replace(plan, forecast=forecast, offer=replace(plan.offer, network_bytes_per_s=1e10))
+
+
 def test_a_grace_is_raised_in_the_file_where_a_save_needs_it():
-    plan = sample_plan()
-    slow = replace(plan, forecast=replace(plan.forecast, step_time_s=replace(plan.forecast.step_time_s, high=100.0)))
+    plan, slow = with_steps_of(sample_plan(), 1.0), with_steps_of(sample_plan(), 100.0)
     assert grace_of(plan, target("torchrun"), None) == (30, ())
     grace_s, notes = grace_of(slow, target("torchrun"), None)
     assert grace_s >= save_s(slow) > 100
@@ -163,8 +169,8 @@ def test_a_grace_shorter_than_a_save_is_refused():
 
 
 def test_a_notice_shorter_than_a_save_leaves_only_periodic_checkpoints():
-    plan = sample_plan(terms="spot", provider="gcp")
-    slow = replace(plan, forecast=replace(plan.forecast, step_time_s=replace(plan.forecast.step_time_s, high=100.0)))
+    spot = sample_plan(terms="spot", provider="gcp")
+    plan, slow = with_steps_of(spot, 1.0), with_steps_of(spot, 100.0)
     assert "only-periodic-checkpoints" in [note.kind for note in grace_of(slow, target("torchrun"), None)[1]]
     assert "only-periodic-checkpoints" not in [note.kind for note in grace_of(plan, target("torchrun"), None)[1]]
 

@@ -31,6 +31,7 @@ from gpuwise.plan.economics.free_sessions import free_sessions
 from gpuwise.plan.economics.terms import HOUR_S, Terms
 from gpuwise.report.launch import launch_report
 from gpuwise.report.printed import plain_text
+from gpuwise.strategy import HostSettings
 
 SOURCES = Path(gpuwise.__file__).parents[1]
 
@@ -38,7 +39,7 @@ SOURCES = Path(gpuwise.__file__).parents[1]
 @cache
 def cpu_plan() -> Plan:
     best: Plan = gpuwise.plan(DIGITS, on="cpu", own=["cpu:1"], epochs=1).best
-    return replace(best, steps=12)
+    return replace(best, steps=12, host=HostSettings(threads=1))  # a busy machine would choose another number
 
 
 @cache

@@ -276,7 +276,14 @@ def test_a_time_limit_ends_the_run_saved(tmp_path):
 
 def test_the_folder_tells_the_whole_run(tmp_path):
     result = train(toy(), steps=5, folder=tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"run.json", "log.jsonl", "report.html", "lock", "checkpoints"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "run.json",
+        "state.json",
+        "log.jsonl",
+        "report.html",
+        "lock",
+        "checkpoints",
+    }
     records = read_log(tmp_path / "log.jsonl")
     kinds = [r["record"] for r in records]
     assert kinds[0] == "header"

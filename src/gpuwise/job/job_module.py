@@ -21,5 +21,5 @@ def job_module(make: Callable[[], nn.Module]) -> nn.Module:
     if is_keras_model(model):
         from gpuwise.job.keras.module import module_of
 
-        return module_of(model)  # type: ignore[arg-type]
+        return module_of(model)
     return model

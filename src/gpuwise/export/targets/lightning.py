@@ -91,6 +91,9 @@ def _world(world: DeviceSet) -> Keys:
     return {"accelerator": "cpu" if world.on_cpu else "gpu", "devices": world.of_a_machine, "num_nodes": world.machines}
 
 
+_SAME = {"auto": "gpu", "cuda": "gpu"}  # accelerators by the word that is compared
+
+
 def _complete(keys: Keys) -> Keys:
     """Words for the devices that are there as numbers, or left out where they say nothing."""
     plain: dict[str, Json] = dict(keys)
@@ -98,8 +101,8 @@ def _complete(keys: Keys) -> Keys:
         plain["devices"] = len(devices)
     if plain.get("devices") in ("auto", -1, "-1"):
         del plain["devices"]
-    if plain.get("accelerator") in ("auto", "cuda"):
-        plain["accelerator"] = "gpu"
+    if (accelerator := plain.get("accelerator")) is not None:
+        plain["accelerator"] = _SAME.get(str(accelerator), accelerator)
     return plain
 
 

@@ -150,7 +150,8 @@ def batch_like_model(model: keras.Model, *, seq_len: int | None, image_size: int
     if False in is_open and seq_len is None:
         seq_len = _LENGTH
         guesses.append(job_notes.assumed_sequence_length(length=seq_len))
-    shapes = {t.name: tuple(n or (image_size if len(t.shape) == 4 else seq_len) for n in t.shape[1:]) for t in model.inputs}
+    sizes = {t.name: [n or (image_size if len(t.shape) == 4 else seq_len) for n in t.shape[1:]] for t in model.inputs}
+    shapes = {name: tuple(int(size) for size in of_input if size is not None) for name, of_input in sizes.items()}
     words = [layer.input_dim for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
     inputs = [ArrayColumn(shapes[t.name], getattr(torch, t.dtype), min(words, default=_WORDS)) for t in model.inputs]
     outputs = [tuple(tensor.shape[1:]) for tensor in model.outputs]

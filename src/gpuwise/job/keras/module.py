@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterator, MutableMapping
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,8 @@ class KerasModule(nn.Module):
         keras_model: the model itself; it is no submodule, its layers are.
         dtype_policy: name of the policy by which the layers compute, "float32" or "mixed_bfloat16", say.
     """
+
+    keras_model: keras.Model
 
     def __init__(self, model: keras.Model):
         super().__init__()
@@ -100,9 +102,10 @@ def _take_variables(layer: keras.Layer, owner: nn.Module) -> None:
     """Makes parameters of the layer's trainable variables and buffers of the others, the states of its seeds included."""
     seeds = [generator.state for generator in layer._seed_generators]
     for kind, variables in (("trainable", layer._trainable_variables), ("other", [*layer._non_trainable_variables, *seeds])):
-        table: MutableMapping[str, Tensor | None] = owner._parameters if kind == "trainable" else owner._buffers
+        tables = owner._parameters if kind == "trainable" else owner._buffers
+        table = cast("MutableMapping[str, Tensor | None]", tables)
         for variable in variables:
-            if isinstance(variable, _bound_variable()):  # of a layer that two models share
+            if _is_bound(variable):  # of a layer that two models share
                 continue
             # A colon keeps the name apart from the layer's attribute, which is the variable, when PyTorch sets it.
             key = _free_name(f"{variable.name}:0".replace(".", "_"), table)
@@ -133,6 +136,10 @@ def _bound_variable() -> type:
     return BoundVariable
 
 
+def _is_bound(variable: object) -> bool:
+    return isinstance(variable, _bound_variable())
+
+
 def _named_sublayers(layer: keras.Layer) -> Iterator[tuple[str, keras.Layer]]:
     """The direct sublayers by the attribute that holds them, or else by class, counted: `dense`, `dense_1`.
 
@@ -159,7 +166,7 @@ def _free_name(name: str, taken: Container[str]) -> str:
 def _check_all_taken(model: keras.Model, module: nn.Module) -> None:
     """Raises UnsupportedError for variables that no layer owns, and for those that are not trained by gradients alone."""
     for variable in model.variables:
-        if not isinstance(variable, _bound_variable()):
+        if not _is_bound(variable):
             raise UnsupportedError(
                 f"the variable {variable.path} of {model.name} belongs to none of its layers.",
                 ["make it by add_weight in the layer that uses it"],

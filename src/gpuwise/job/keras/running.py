@@ -84,7 +84,7 @@ def free_inputs_at_once() -> None:
         if kind is dict:
             return {key: structure[key] for key in sorted(structure)}  # type: ignore[index, call-overload]
         if kind in (list, tuple):
-            return kind([sorted_dicts(part) for part in structure])  # type: ignore[call-arg, attr-defined]
+            return kind([sorted_dicts(part) for part in structure])  # type: ignore[attr-defined]
         return sort(structure) if torch_tree._get_node_type(structure) in torch_tree.SUPPORTED_NODES else structure
 
     torchtree_impl._dict_to_ordered_dict = sorted_dicts

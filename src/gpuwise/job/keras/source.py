@@ -35,7 +35,7 @@ def keras_file_job(text: str, *, seq_len: int | None = None, image_size: int | N
             f"{text}: {named.name} is of type {type(value).__name__}, not a Keras model.",
             ["name a compiled keras.Model, or a function that returns one"],
         )
-    model = value if is_keras_model(value) else partial(call, value, text, sizes)
+    model = value if is_keras_model(value) else partial(call, cast("Callable[..., object]", value), text, sizes)
     arrays = partial(call, data, f"{text.rpartition(':')[0]}:{DATA}", sizes) if inspect.isroutine(data) else data
     taken = set(inspect.signature(value).parameters) if inspect.isroutine(value) else set()
     job = keras_job(cast("Callable[[], object]", model), data=arrays, name=named.report_name, **sizes)  # type: ignore[arg-type]

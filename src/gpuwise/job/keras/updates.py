@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import cast
 
 import torch
@@ -43,17 +43,17 @@ class _Foreach(Optimizer):
     @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
+            parameters: list[Tensor] = [p for p in group["params"] if p.grad is not None]
             if not parameters:
                 continue
             if group["weight_decay"]:
                 torch._foreach_mul_(parameters, 1 - group["weight_decay"] * group["lr"])
             self._update(group, parameters, [cast(Tensor, p.grad) for p in parameters])
 
-    def _update(self, group: dict[str, float], parameters: list[Parameter], gradients: Sequence[Tensor]) -> None:
+    def _update(self, group: dict[str, float], parameters: list[Tensor], gradients: list[Tensor]) -> None:
         raise NotImplementedError
 
-    def _state(self, name: str, parameters: list[Parameter]) -> list[Tensor]:
+    def _state(self, name: str, parameters: list[Tensor]) -> list[Tensor]:
         """A state of each parameter, zero at first."""
         return [self.state[p].setdefault(name, torch.zeros_like(p)) for p in parameters]
 
@@ -69,7 +69,7 @@ class SGDOfKeras(_Foreach):
     ) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay})
 
-    def _update(self, group: dict[str, float], parameters: list[Parameter], gradients: Sequence[Tensor]) -> None:
+    def _update(self, group: dict[str, float], parameters: list[Tensor], gradients: list[Tensor]) -> None:
         if not group["momentum"]:
             torch._foreach_add_(parameters, gradients, alpha=-group["lr"])
             return
@@ -100,7 +100,7 @@ class RMSpropOfKeras(_Foreach):
         settings = {"rho": rho, "momentum": momentum, "epsilon": epsilon, "centered": centered}
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, **settings})
 
-    def _update(self, group: dict[str, float], parameters: list[Parameter], gradients: Sequence[Tensor]) -> None:
+    def _update(self, group: dict[str, float], parameters: list[Tensor], gradients: list[Tensor]) -> None:
         rho = group["rho"]
         velocities = self._state("velocity", parameters)
         torch._foreach_mul_(velocities, rho)

@@ -291,7 +291,8 @@ class Training:
         if run.checkpoints.begun and self._ending.saves:
             run.checkpoints.save_last(self.step)
             run.health.look()
-        run.health.stall.beat("save")  # its copy may take as long
+        if run.settings.copy_to is not None:
+            run.health.stall.beat("save")  # its copy may take as long
         run.copies.finish(run.stop.left_s(run.meter.now_s))
         self.result = conclude(run, self._ending)
         self._ranks.done()
