@@ -74,7 +74,10 @@ def test_break_even_against_direct_arithmetic(usd_per_hour: float, takes: float,
     assert cheaper[rates > even.always_from_per_s * (1 + 1e-6)].all()
     if even.always_from_per_s > even.from_per_s:  # right before, the API is cheaper or equal
         rate = even.always_from_per_s * (1 - 1e-9)
-        assert fleet.usd_per_hour_at(rate) >= usd_per_request * rate * 3600 * (1 - 1e-6)
+        # Of many instances the exception may be narrower than that, and the rate before it takes one less.
+        assert fleet.replicas(rate) < fleet.replicas(even.always_from_per_s) or fleet.usd_per_hour_at(
+            rate
+        ) >= usd_per_request * rate * 3600 * (1 - 1e-6)
 
 
 def test_the_price_of_an_api():
@@ -207,3 +210,8 @@ def test_loads_that_are_stopped_early_give_the_rate_of_whole_loads(limits: Limit
 
 def test_cents_have_digits():
     assert [small_usd(value) for value in (0.0, 0.01234, 0.5, 12.0)] == ["$0.00", "$0.0123", "$0.5", "$12.00"]
+
+
+def test_a_step_that_rounds_to_above_the_last_rate_is_left_out():
+    ranges = rate_ranges([Fleet("a", 1.0, 1 / 3)], up_to=170.99999999999997)  # 513 / 3 is 171 in floating point
+    assert ranges[-1].up_to_per_s == 170.99999999999997

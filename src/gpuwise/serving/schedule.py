@@ -71,7 +71,8 @@ class FleetSchedule:
         parts = {part for part in self.parts if part > 0}
         each = max(1, most // len(parts))
         rates = [takes / part * np.arange(1, min(each, int(up_to * part / takes)) + 1) for part in parts]
-        return np.append(np.unique(np.concatenate(rates)), up_to)
+        steps = np.unique(np.concatenate(rates))
+        return np.append(steps[steps < up_to], up_to)  # a multiple may round to above it
 
     def spare(self, instances: int) -> int:
         """Instances beside those that a rate takes, so that it is served while as many are gone; 0 where none is taken away."""
