@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.drawn_strategies import drawn_strategy
 
 from gpuwise.errors import FileFormatError, InputError, UnknownNameError, UnsupportedError
+from gpuwise.export.cells import IN_SCRIPT
 from gpuwise.export.reading import read_config
 from gpuwise.export.rows import Never
-from gpuwise.export.saying import IN_SCRIPT
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading
 from gpuwise.export.targets import SCRIPTS, TARGETS, all_targets, target_of
 from gpuwise.export.types import ConfigRead

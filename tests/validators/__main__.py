@@ -30,7 +30,7 @@ _RUN = {"seq_len": 128, "steps": 100, "checkpoint_steps": 10}
 
 
 def accepted(name: str, draws: int) -> list[str]:
-    """Draws strategies, writes those that the target can say, and has its peer read them. The failures, in words."""
+    """Draws strategies, writes those that the target can write, and has its peer read them. The failures, in words."""
     target, failures, counts = target_of(name), [], Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(draws):

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from unittest import mock
 
+from gpuwise.export.cells import Keys
 from gpuwise.export.formats import nested
-from gpuwise.export.saying import Keys
 from gpuwise.export.target import DeviceSet
 
 Parser = Callable[[Path, Keys, DeviceSet], None]

@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from gpuwise.export.saying import IN_SCRIPT
+from gpuwise.export.cells import IN_SCRIPT
 from gpuwise.export.target import DeviceSet, Heading
 from gpuwise.export.targets import target_of
 from gpuwise.export.values import values_of_strategy
@@ -33,7 +33,7 @@ def losses_agree(name: str) -> list[str]:
         ours = record(path)
         target, world = target_of(name), DeviceSet(1, 1, True)
         keys, lines, _ = keys_of_plan(target, {**values_of_strategy(STRATEGY), "steps": STEPS}, world)
-        script = tuple(line.says for line in lines if line.status == IN_SCRIPT)
+        script = tuple(line.written for line in lines if line.status == IN_SCRIPT)
         file = path / f"exported.{target.suffix}"
         file.write_text(target.write(keys, Heading("digits", "0" * 64, "0", target.peer, "run", script)))
         theirs = train(name, path, file)

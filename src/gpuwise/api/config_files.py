@@ -14,8 +14,8 @@ from gpuwise.api.forecasting import Priced, forecast_with_trace
 from gpuwise.cost import Forecast
 from gpuwise.errors import FileFormatError, UnsupportedError
 from gpuwise.export.alternatives import alternatives
+from gpuwise.export.cells import IN_SCRIPT
 from gpuwise.export.reading import MOST_BYTES, read_config
-from gpuwise.export.saying import IN_SCRIPT
 from gpuwise.export.target import DeviceSet
 from gpuwise.export.targets import target_of
 from gpuwise.export.types import ConfigForecast, ConfigRead
@@ -63,7 +63,7 @@ def forecast_config(
 def config_read(
     config: str | os.PathLike[str], *, on: str, kind: str | None = None, named: ForecastSettings | None = None
 ) -> ConfigRead:
-    """What a file of another trainer says of a training on these devices. Arguments and errors as for forecast_config."""
+    """A training on these devices as a file of another trainer describes it. Arguments and errors as for forecast_config."""
     path = os.fspath(config)
     try:
         text = read_regular(path, limit_bytes=MOST_BYTES).decode()
@@ -115,17 +115,17 @@ def _pricer(priced: Priced) -> Callable[[Strategy], Forecast]:
 
 
 def _sayer(read: ConfigRead, priced: Priced) -> Callable[[Strategy], str]:
-    """What another strategy changes in the file, and in the user's script; "" where the file's trainer cannot say it."""
+    """What another strategy changes in the file, and in the user's script; "" where the file's trainer cannot have it."""
     target, device = target_of(read.target), priced.device
     world = DeviceSet(device.devices, device.machines, device.target == "cpu")
     standard = target.schema.keys
 
     def said_of(strategy: Strategy) -> dict[str, str]:
         keys, lines, _ = keys_of_plan(target, values_of_strategy(strategy), world)
-        script = {f"in your script: {line.says}": "" for line in lines if line.status == IN_SCRIPT}
+        script = {f"in your script: {line.written}": "" for line in lines if line.status == IN_SCRIPT}
         return {**{name: f" = {json.dumps(value)}" for name, value in keys.items()}, **script}
 
-    def say(strategy: Strategy) -> str:
+    def keys_of(strategy: Strategy) -> str:
         try:
             before, after = said_of(priced.forecast.strategy), said_of(strategy)
         except UnsupportedError:
@@ -133,4 +133,4 @@ def _sayer(read: ConfigRead, priced: Priced) -> Callable[[Strategy], str]:
         absent = {name: f" = {json.dumps(standard.get(name))}" for name in before if name not in after and name in standard}
         return ", ".join(name + value for name, value in {**after, **absent}.items() if before.get(name) != value)
 
-    return say
+    return keys_of

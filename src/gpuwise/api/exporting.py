@@ -29,7 +29,7 @@ from gpuwise.trace.presets.table import PRESETS
 def export(
     plan: Plan | str | os.PathLike[str], *, to: str, output: str | os.PathLike[str] | None = None, job: str | None = None
 ) -> Exported:
-    """A plan as a file of another trainer; each field said exactly, approximately or by the user's script, or refused.
+    """A plan as a file of another trainer; each field exactly, approximately or in the user's script, or refused.
 
     Arguments:
         plan: a Plan, or a plan file.

@@ -17,7 +17,7 @@ from gpuwise.export.targets import SCRIPTS, TARGETS
 @click.option("--job", metavar="JOB", help="The plan's job, to price what the trainer does otherwise.")
 @json_option
 def command(plan: str, to: str, output: str | None, job: str | None, as_json: bool) -> None:
-    """A plan file as a file of another trainer: each setting is said exactly, approximately or by your script, or is refused.
+    """A plan file as a file of another trainer: each setting exactly, approximately or for your script, or refused.
 
     PLAN is what `gpuwise plan JOB -o plan.toml` writes.
     """

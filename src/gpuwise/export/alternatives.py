@@ -24,8 +24,8 @@ class Alternative:
 
     Attributes:
         words: the change.
-        keys: the keys of the trainer's file that it changes; "" where it cannot say them.
-        flags: what says the whole strategy on the command line.
+        keys: the keys of the trainer's file that it changes; "" where it has none.
+        flags: the whole strategy on the command line.
         saved: share of the time and the money a sample; negative where it takes more.
         step_time_s: of its step.
         device_bytes: memory of one device.
@@ -45,7 +45,7 @@ class Alternative:
 
 
 def alternatives(
-    forecast: Forecast, chip: Chip, price: Callable[[Strategy], Forecast], say: Callable[[Strategy], str]
+    forecast: Forecast, chip: Chip, price: Callable[[Strategy], Forecast], keys_of: Callable[[Strategy], str]
 ) -> tuple[Alternative, ...]:
     """The changes that save most time a sample, or those that fit where the strategy does not, fastest first; at most MOST.
 
@@ -53,7 +53,7 @@ def alternatives(
         forecast: of the strategy as it is.
         chip: the device's.
         price: the forecast of another strategy on the same devices. Strategies for which it raises GpuwiseError are left out.
-        say: the keys of the trainer's file that another strategy changes.
+        keys_of: the keys of the trainer's file that another strategy changes.
     """
     strategy, fits = forecast.strategy, forecast.memory.fits
     before = forecast.step_time_s.value / strategy.global_batch
@@ -69,7 +69,7 @@ def alternatives(
             continue
         changed = other.precision != strategy.precision
         seconds, size = priced.step_time_s.value, priced.memory.device_bytes
-        options.append(Alternative(words, say(other), flags_of(other), saved, seconds, size, changed))
+        options.append(Alternative(words, keys_of(other), flags_of(other), saved, seconds, size, changed))
     return tuple(sorted(options, key=lambda one: -one.saved)[:MOST])
 
 

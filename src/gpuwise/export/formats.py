@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import yaml
 
-from gpuwise.export.saying import Keys
+from gpuwise.export.cells import Keys
 from gpuwise.json_types import Json, JsonObject
 from gpuwise.plain_files import parse_json
 
@@ -19,7 +19,7 @@ NOT_LITERAL = "not literal: "  # before the name of a keyword whose value is no 
 
 
 def flat(nested: JsonObject) -> dict[str, Json]:
-    """Dotted paths of nested keys. An empty mapping says nothing. Raises ValueError for keys that are no words."""
+    """Dotted paths of nested keys. An empty mapping gives none. Raises ValueError for keys that are no words."""
     keys: dict[str, Json] = {}
     waiting: list[tuple[str, int, JsonObject]] = [("", 0, nested)]
     while waiting:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from gpuwise.errors import FileFormatError, InputError, UnsupportedError, nearest
+from gpuwise.export.cells import Keys, Reading, same
 from gpuwise.export.formats import NOT_LITERAL, flat
-from gpuwise.export.saying import Keys, Reading, same
 from gpuwise.export.settle import batch_of, mesh_of_layout, settings_of_values
 from gpuwise.export.target import DeviceSet, ExportTarget
 from gpuwise.export.targets import all_targets, target_of
@@ -24,7 +24,7 @@ _FIELD_FLAGS = {"accumulation": "accumulate", "layout": "mesh", "dp_replicate": 
 def read_config(
     text: str, *, file: str, world: DeviceSet, kind: str | None = None, named: Mapping[str, object] | None = None
 ) -> ConfigRead:
-    """The settings of a forecast that a peer's file says.
+    """The settings of a forecast of a peer's file.
 
     Arguments:
         text: the file.
@@ -174,7 +174,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _keys_read(target: ExportTarget, keys: Keys, readings: Sequence[Reading]) -> list[str]:
-    """The keys that say something of the step, in the order of the file, then the peer's own values that do."""
+    """The keys that shape the step, in the order of the file, then the peer's own values that do."""
     present = {name for reading in readings for name in reading.keys} | {target.global_batch}
     return [name for name in keys if name in present]
 

@@ -1,4 +1,4 @@
-"""The kinds of rows: a field with few values, a whole number, what a script says, what a peer cannot have."""
+"""The kinds of rows: a field with few values, a whole number, what a script sets, what a peer cannot have."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from dataclasses import dataclass, field
 from math import prod
 
 from gpuwise.errors import InputError
-from gpuwise.export.saying import IN_SCRIPT, Keys, Reading, Refused, Row, Said, Saying, plain, same
+from gpuwise.export.cells import IN_SCRIPT, AnyCell, Cell, Keys, Reading, Refused, Row, plain, same
 from gpuwise.export.values import Value, Values, layout_of, number_of
 from gpuwise.json_types import Json
 
 
 @dataclass(frozen=True)
 class ByValue(Row):
-    """A field with few values, each said by keys.
+    """A field with few values, each with keys of its own.
 
     Attributes:
         fields: the fields that it covers.
-        cells: how each value is said.
+        cells: the translation of each value.
         value: the value among `cells` for a plan's fields; the first field by default.
         also: keys that we never write, with the value they are forecast as, and how they differ.
         target: the field that reading gives, the first by default; "layout" for a layout, "" where `as_if` has all fields.
     """
 
     fields: tuple[str, ...]
-    cells: Mapping[Value, Saying]
+    cells: Mapping[Value, AnyCell]
     value: Callable[[Values], Value] | None = None
     also: Sequence[tuple[Keys, Values, str]] = ()
     target: str | None = None
 
-    def say(self, values: Values) -> Saying:
+    def write(self, values: Values) -> AnyCell:
         value = values[self.fields[0]] if self.value is None else self.value(values)
         return self.cells.get(value) or Refused(f"{value} is not a value of its table")
 
@@ -38,8 +38,8 @@ class ByValue(Row):
         names = sorted(self.own_keys())
         if not any(name in keys for name in names) and not any(name in standard for name in names):
             return None
-        # A script's part cannot be read: a value that the peer itself says comes first.
-        pairs = [(cell, value) for value, cell in self.cells.items() if isinstance(cell, Said)]
+        # A script's part cannot be read: a value that the peer itself has keys for comes first.
+        pairs = [(cell, value) for value, cell in self.cells.items() if isinstance(cell, Cell)]
         pairs.sort(key=lambda pair: pair[0].status == IN_SCRIPT)
         options = [(cell.keys, self._values(value, cell), cell.differs) for cell, value in pairs] + [*self.also]
         for cell_keys, values, differs in options:
@@ -53,15 +53,15 @@ class ByValue(Row):
             [f"one of: {'; '.join(_words(option[0]) for option in options if option[0])}"],
         )
 
-    def _values(self, value: Value, cell: Said) -> Values:
+    def _values(self, value: Value, cell: Cell) -> Values:
         target = self.fields[0] if self.target is None else self.target
         return {**({target: value} if target else {}), **cell.as_if}
 
-    def cases(self) -> list[tuple[str, Saying]]:
+    def cases(self) -> list[tuple[str, AnyCell]]:
         return [(str(value).lower() if isinstance(value, bool) else str(value), cell) for value, cell in self.cells.items()]
 
     def own_keys(self) -> set[str]:
-        written = [cell.keys for cell in self.cells.values() if isinstance(cell, Said)]
+        written = [cell.keys for cell in self.cells.values() if isinstance(cell, Cell)]
         return {name for cell_keys in (*written, *(keys for keys, _, _ in self.also)) for name in cell_keys}
 
 
@@ -75,7 +75,7 @@ def _words(keys: Keys) -> str:
 
 @dataclass(frozen=True)
 class Count(Row):
-    """A whole number that a key says as it is.
+    """A whole number that a key has as it is.
 
     Attributes:
         field: the field.
@@ -93,10 +93,10 @@ class Count(Row):
     def fields(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.field,)
 
-    def say(self, values: Values) -> Saying:
+    def write(self, values: Values) -> AnyCell:
         value = values[self.field]
         keys = {} if value is None or value in self.unset else {self.key: value}
-        return Said(keys, differs=self.differs if value != plain(self.field) else "")
+        return Cell(keys, differs=self.differs if value != plain(self.field) else "")
 
     def read(self, keys: Keys, standard: Keys) -> Reading | None:
         value = _at(keys, standard, self.key)
@@ -110,8 +110,8 @@ class Count(Row):
             raise InputError(f"{self.key} = {value!r} is not a whole number.", ["write a whole number"])
         return Reading({self.field: whole}, present, self.differs if whole != plain(self.field) else "")
 
-    def cases(self) -> list[tuple[str, Saying]]:
-        return [("n", Said({self.key: "n"}, differs=self.differs))]
+    def cases(self) -> list[tuple[str, AnyCell]]:
+        return [("n", Cell({self.key: "n"}, differs=self.differs))]
 
     def own_keys(self) -> set[str]:
         return {self.key}
@@ -124,15 +124,15 @@ class WholeBatch(Row):
     key: str
     fields = ("accumulation",)
 
-    def say(self, values: Values) -> Saying:
+    def write(self, values: Values) -> AnyCell:
         factors = ("micro_batch", "accumulation", "dp_replicate", "dp_shard")
-        return Said({self.key: prod(number_of(values, name) for name in factors)})
+        return Cell({self.key: prod(number_of(values, name) for name in factors)})
 
     def read(self, keys: Keys, standard: Keys) -> Reading | None:
         return None
 
-    def cases(self) -> list[tuple[str, Saying]]:
-        return [("n", Said({self.key: "micro_batch x n x dp_replicate x dp_shard"}))]
+    def cases(self) -> list[tuple[str, AnyCell]]:
+        return [("n", Cell({self.key: "micro_batch x n x dp_replicate x dp_shard"}))]
 
     def own_keys(self) -> set[str]:
         return {self.key}
@@ -140,7 +140,7 @@ class WholeBatch(Row):
 
 @dataclass(frozen=True)
 class Scripted(Row):
-    """A field that the peer's file has no key for, and the user's script sets. script: what it has to say, with {value}."""
+    """A field that the peer's file has no key for, and the user's script sets. script: its words, with {value}."""
 
     field: str
     script: str
@@ -149,17 +149,17 @@ class Scripted(Row):
     def fields(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.field,)
 
-    def say(self, values: Values) -> Saying:
+    def write(self, values: Values) -> AnyCell:
         value = values[self.field]
         if value == plain(self.field) and self.field != "micro_batch":
-            return Said()
-        return Said(script=self.script.replace("{value}", str(value)))
+            return Cell()
+        return Cell(script=self.script.replace("{value}", str(value)))
 
     def read(self, keys: Keys, standard: Keys) -> Reading | None:
         return None
 
-    def cases(self) -> list[tuple[str, Saying]]:
-        return [("any", Said(script=self.script.replace("{value}", "n")))]
+    def cases(self) -> list[tuple[str, AnyCell]]:
+        return [("any", Cell(script=self.script.replace("{value}", "n")))]
 
     def own_keys(self) -> set[str]:
         return set()
@@ -177,13 +177,13 @@ class Never(Row):
     def fields(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.field,)
 
-    def say(self, values: Values) -> Saying:
-        return Said() if values[self.field] == plain(self.field) else Refused(self.reason, self.ways_out)
+    def write(self, values: Values) -> AnyCell:
+        return Cell() if values[self.field] == plain(self.field) else Refused(self.reason, self.ways_out)
 
     def read(self, keys: Keys, standard: Keys) -> Reading | None:
         return None
 
-    def cases(self) -> list[tuple[str, Saying]]:
+    def cases(self) -> list[tuple[str, AnyCell]]:
         return [("any but the default", Refused(self.reason, self.ways_out))]
 
     def own_keys(self) -> set[str]:
@@ -192,26 +192,26 @@ class Never(Row):
 
 @dataclass(frozen=True)
 class When(Row):
-    """A row that is written only where a condition of the plan's fields is met. otherwise: what is said elsewhere."""
+    """A row that is written only where a condition of the plan's fields is met. otherwise: the translation elsewhere."""
 
     row: Row
     condition: Callable[[Values], bool]
-    otherwise: Saying = field(default_factory=Said)
+    otherwise: AnyCell = field(default_factory=Cell)
 
     @property
     def fields(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.row.fields
 
-    def say(self, values: Values) -> Saying:
+    def write(self, values: Values) -> AnyCell:
         as_usual = all(values[name] == plain(name) for name in self.fields)
-        return self.row.say(values) if self.condition(values) else Said() if as_usual else self.otherwise
+        return self.row.write(values) if self.condition(values) else Cell() if as_usual else self.otherwise
 
     def read(self, keys: Keys, standard: Keys) -> Reading | None:
         return self.row.read(keys, standard)
 
-    def cases(self) -> list[tuple[str, Saying]]:
+    def cases(self) -> list[tuple[str, AnyCell]]:
         other = self.otherwise
-        empty = isinstance(other, Said) and other == Said()
+        empty = isinstance(other, Cell) and other == Cell()
         return [*self.row.cases(), *([] if empty else [("elsewhere", other)])]
 
     def own_keys(self) -> set[str]:
@@ -219,7 +219,7 @@ class When(Row):
 
 
 def layout_row(
-    cells: Mapping[Value, Saying],
+    cells: Mapping[Value, AnyCell],
     *,
     word: Callable[[Values], Value] = layout_of,
     also: Sequence[tuple[Keys, Values, str]] = (),

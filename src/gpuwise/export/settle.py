@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuwise.errors import InputError
-from gpuwise.export.saying import Keys
+from gpuwise.export.cells import Keys
 from gpuwise.export.target import ExportTarget
 from gpuwise.export.values import AXES, BESIDE, Value, Values, defaults, values_of_strategy
 from gpuwise.strategy import Mesh, Strategy
@@ -39,7 +39,7 @@ def mesh_of_layout(values: Values, devices: int) -> dict[str, Value]:
 
 
 def batch_of(target: ExportTarget, values: Values, keys: Keys) -> dict[str, Value]:
-    """The micro-batch and the accumulation, where the samples of a whole step say them. Raises InputError if they disagree."""
+    """The micro-batch and the accumulation, where the samples of a whole step fix them. Raises InputError if they disagree."""
     whole = keys.get(target.global_batch) if target.global_batch else None
     if not isinstance(whole, int) or isinstance(whole, bool) or whole <= 0:
         return {}

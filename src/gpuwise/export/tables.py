@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuwise.export.saying import EXACTLY, Refused, Row, Said, Saying
+from gpuwise.export.cells import EXACTLY, AnyCell, Cell, Refused, Row
 from gpuwise.export.target import ExportTarget
 from gpuwise.export.targets import all_targets
 from gpuwise.json_types import Json
@@ -16,7 +16,7 @@ BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
 
 def tables() -> str:
-    """A section with a table for each target: field, value, how it is said, how the peer differs."""
+    """A section with a table for each target: field, value, its translation, how the peer differs."""
     return "\n".join(f"{_section(target)}" for target in all_targets())
 
 
@@ -29,7 +29,7 @@ def with_tables(page: str) -> str:
 def _section(target: ExportTarget) -> str:
     lines = [f"### {target.title} ({target.peer})", ""]
     lines += [
-        "| field | value | how | keys, or what your script says | how it differs, or why not |",
+        "| field | value | how | keys, or what your script sets | how it differs, or why not |",
         "| --- | --- | --- | --- | --- |",
     ]
     for row in target.rows:
@@ -39,32 +39,32 @@ def _section(target: ExportTarget) -> str:
 
 def _rows(row: Row) -> Iterator[tuple[str, ...]]:
     names = ", ".join(f"`{name}`" for name in row.fields)
-    for value, saying in _joined(row.cases()):
-        yield names, value, *_cells(saying)
+    for value, cell in _joined(row.cases()):
+        yield names, value, *_cells(cell)
         names = ""
 
 
-def _joined(cases: list[tuple[str, Saying]]) -> Iterator[tuple[str, Saying]]:
-    """Cases with neighbours that are said the same in one line."""
-    groups: list[tuple[list[str], Saying]] = []
-    for value, saying in cases:
-        same = next((values for values, other in groups if other == saying), None)
+def _joined(cases: list[tuple[str, AnyCell]]) -> Iterator[tuple[str, AnyCell]]:
+    """Cases with neighbours of the same translation in one line."""
+    groups: list[tuple[list[str], AnyCell]] = []
+    for value, cell in cases:
+        same = next((values for values, other in groups if other == cell), None)
         if same is None:
-            groups.append(([value], saying))
+            groups.append(([value], cell))
         else:
             same.append(value)
-    return ((", ".join(values), saying) for values, saying in groups)
+    return ((", ".join(values), cell) for values, cell in groups)
 
 
-def _cells(saying: Saying) -> tuple[str, str, str]:
-    if isinstance(saying, Refused):
-        return "refused", "", _plain(f"the plan {saying.reason}")
-    keys = [f"`{name} = {_shown(value)}`" for name, value in saying.keys.items()]
-    script = [f"`{saying.script}`"] if saying.script else []
+def _cells(cell: AnyCell) -> tuple[str, str, str]:
+    if isinstance(cell, Refused):
+        return "refused", "", _plain(f"the plan {cell.reason}")
+    keys = [f"`{name} = {_shown(value)}`" for name, value in cell.keys.items()]
+    script = [f"`{cell.script}`"] if cell.script else []
     return (
-        saying.status if saying != Said() else EXACTLY,
+        cell.status if cell != Cell() else EXACTLY,
         _plain("; ".join([*keys, *script]) or "nothing"),
-        _plain(saying.differs),
+        _plain(cell.differs),
     )
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from math import prod
 from pathlib import Path
 
-from gpuwise.export.saying import Keys, Reading, Row
+from gpuwise.export.cells import Keys, Reading, Row
 from gpuwise.export.values import Values, number_of
 from gpuwise.json_types import Json, JsonObject
 
@@ -62,7 +62,7 @@ class Heading:
         gpuwise_version: that wrote the file.
         peer: the peer and the version that the table was written for.
         command: what runs the file.
-        script: what the user's script has to say.
+        script: what the user's script sets.
         world: the devices that it runs on.
     """
 
@@ -93,7 +93,7 @@ class ExportTarget:
         name: as --to names it.
         title: the peer and its form of file, in words.
         suffix: of the file's name.
-        rows: how it says each field of gpuwise.export.values.FIELDS; each field stands in exactly one row.
+        rows: how it writes each field of gpuwise.export.values.FIELDS; each field stands in exactly one row.
         write: the text of a file, from its keys as dotted paths.
         parse: the keys of a text, nested. Raises ValueError.
         recognises: whether a text's nested keys are of this peer.
@@ -105,9 +105,9 @@ class ExportTarget:
         of_the_model: keys that describe the model, which JOB has, as patterns.
         refused: keys that gpuwise cannot forecast, as patterns, with the reason.
         comment: a key that carries the heading where the form of file has no comments; "" where it has.
-        auto: a value that the peer fills in itself, and which therefore says nothing; None without one.
+        auto: a value that the peer fills in itself, and which therefore fixes nothing; None without one.
         complete: what the peer itself does to its keys before it uses them.
-        settle: what the peer does to fields that were read, whatever its keys say.
+        settle: what the peer does to fields that were read, in spite of its keys.
         of_a_keras_model: whether the file runs Keras models alone.
     """
 

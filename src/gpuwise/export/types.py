@@ -18,17 +18,17 @@ class ExportedField:
     """One field of a plan in a peer's words.
 
     Attributes:
-        field: its name; two where they are said together.
+        field: its name; two where they are written together.
         value: its value in the plan.
         status: exactly | approximately | in your script.
-        says: the peer's keys with their values, or what the user's script has to say.
+        written: the peer's keys with their values, or what the user's script sets.
         differs: how the peer differs; "" where it does not.
     """
 
     field: str
     value: Value
     status: str
-    says: str
+    written: str
     differs: str = ""
 
 
@@ -62,7 +62,7 @@ class Exported(Printed):
         file: its name, as `command` has it.
         fields: each field of the plan that is not its default.
         command: what runs the file.
-        strategy: the nearest strategy that the peer trains; the plan's own where every field is said exactly.
+        strategy: the nearest strategy that the peer trains; the plan's own where every field is exact.
         plan_sha256: of the plan file.
         gpuwise_version: that wrote the file.
         difference: what the forecast of `strategy` differs by; None where it is the plan's, or where the job was not named.
@@ -100,14 +100,14 @@ class Exported(Printed):
 
 @dataclass(frozen=True)
 class ConfigRead:
-    """What a peer's file says of a training.
+    """A training as a peer's file describes it.
 
     Attributes:
         file: name of the file.
         target: name of its target.
         settings: keywords of `forecast`.
         read: the keys behind them, with their values; those that are absent have the peer's own.
-        differs: how the peer differs from what is forecast, by the keys that say so.
+        differs: how the peer differs from what is forecast, by the keys that change it.
         ignored: keys that move no forecast.
         of_the_model: keys that describe the model, which the job has.
         open: settings that the file leaves to the user's script.

@@ -1,4 +1,4 @@
-"""The fields of a plan as one flat table: what every target has to say, and what reading a peer's file gives back."""
+"""The fields of a plan as one flat table: what every target has to write, and what reading a peer's file gives back."""
 
 from __future__ import annotations
 

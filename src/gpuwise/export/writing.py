@@ -1,4 +1,4 @@
-"""A plan as a file of a peer: each field said exactly, approximately or by the user's script, or refused by name."""
+"""A plan as a file of a peer: each field exactly, approximately or in the user's script, or refused by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from gpuwise.errors import UnsupportedError
-from gpuwise.export.saying import APPROXIMATELY, IN_SCRIPT, Keys, Refused, Row, Said, same
+from gpuwise.export.cells import APPROXIMATELY, IN_SCRIPT, Cell, Keys, Refused, Row, same
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading
 from gpuwise.export.types import Exported, ExportedField
 from gpuwise.export.values import FIELDS, Value, Values, defaults, devices_of, strategy_of_values, values_of_plan
@@ -34,7 +34,7 @@ def exported(plan: Plan, target: ExportTarget, *, file: str, plan_sha256: str, o
     values = values_of_plan(plan)
     world = DeviceSet(devices_of(values), plan.machines, on_cpu)
     keys, lines, nearest = keys_of_plan(target, values, world)
-    script = tuple(line.says for line in lines if line.status == IN_SCRIPT)
+    script = tuple(line.written for line in lines if line.status == IN_SCRIPT)
     command = target.command(world, shlex.quote(file))
     heading = Heading(plan.job, plan_sha256, __version__, target.peer, command, script, world)
     return Exported(
@@ -62,18 +62,18 @@ def keys_of_plan(target: ExportTarget, values: Values, world: DeviceSet) -> tupl
     refused: list[tuple[Row, Refused]] = []
     nearest = dict(values)
     for row in target.rows:
-        saying = row.say(values)
-        if isinstance(saying, Refused):
-            refused.append((row, saying))
+        cell = row.write(values)
+        if isinstance(cell, Refused):
+            refused.append((row, cell))
             continue
         changed = _changed(row, values)
-        if changed or any(not same(standard.get(name), value) for name, value in saying.keys.items()):
-            keys |= saying.keys
-        if saying.status == APPROXIMATELY:
-            nearest |= {name: value for name, value in saying.as_if.items() if name in FIELDS}
+        if changed or any(not same(standard.get(name), value) for name, value in cell.keys.items()):
+            keys |= cell.keys
+        if cell.status == APPROXIMATELY:
+            nearest |= {name: value for name, value in cell.as_if.items() if name in FIELDS}
         spoken = {name for line in lines for name in line.field.split(", ")}
-        if (changed and not spoken.issuperset(changed)) or saying.script or saying.differs:
-            lines.append(_line(row, changed, values, saying))
+        if (changed and not spoken.issuperset(changed)) or cell.script or cell.differs:
+            lines.append(_line(row, changed, values, cell))
     if refused:
         _refuse(target, values, refused)
     keys |= target.batch_keys(values)
@@ -87,13 +87,11 @@ def _changed(row: Row, values: Values) -> list[str]:
     return [name for name in row.fields if values[name] != plain[name]]
 
 
-def _line(row: Row, changed: Sequence[str], values: Values, saying: Said) -> ExportedField:
+def _line(row: Row, changed: Sequence[str], values: Values, cell: Cell) -> ExportedField:
     names = list(changed) or [row.fields[0]]
     value: Value = values[names[0]] if len(names) == 1 else ", ".join(str(values[name]) for name in names)
-    text = "; ".join(
-        [*(f"{name} = {_shown(v)}" for name, v in saying.keys.items()), *([saying.script] if saying.script else [])]
-    )
-    return ExportedField(", ".join(names), value, saying.status, text or "the peer's own way", saying.differs)
+    text = "; ".join([*(f"{name} = {_shown(v)}" for name, v in cell.keys.items()), *([cell.script] if cell.script else [])])
+    return ExportedField(", ".join(names), value, cell.status, text or "the peer's own way", cell.differs)
 
 
 def _shown(value: Json) -> str:
@@ -107,4 +105,4 @@ def _refuse(target: ExportTarget, values: Values, refused: Sequence[tuple[Row, R
     shown = ", ".join(f"{name} = {values[name]}" for name in names)
     others = sorted({name for other, _ in refused[1:] for name in _changed(other, values)} - set(names))
     more = f" It cannot have {', '.join(others)} either." if others else ""
-    raise UnsupportedError(f"{target.title} cannot say {shown}: the plan {reason.reason}.{more}", reason.ways_out)
+    raise UnsupportedError(f"{target.title} has no way to write {shown}: the plan {reason.reason}.{more}", reason.ways_out)

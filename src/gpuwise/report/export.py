@@ -9,13 +9,13 @@ from gpuwise.export.types import Exported, StepDifference
 from gpuwise.report.parts import columns, heading, indented, notes, percent
 from gpuwise.units import format_bytes, format_duration
 
-_COLUMNS = ("field", "value", "said", "how", "the trainer differs")
-_NARROW = (("field", "value"), ("said",), ("how", "the trainer differs"))
+_COLUMNS = ("field", "value", "match", "how", "the trainer differs")
+_NARROW = (("field", "value"), ("match",), ("how", "the trainer differs"))
 
 
 def export_report(result: Exported, *, with_text: bool = False) -> Group:
-    """How each field is said, what the forecast differs by, and the command. with_text: the file, too."""
-    rows = [(line.field, str(line.value), line.status, line.says, line.differs) for line in result.fields]
+    """How each field is written, what the forecast differs by, and the command. with_text: the file, too."""
+    rows = [(line.field, str(line.value), line.status, line.written, line.differs) for line in result.fields]
     parts: list[RenderableType] = [
         Text(f"{result.job} for {result.peer}: {result.file}", style="bold"),
         Text(""),

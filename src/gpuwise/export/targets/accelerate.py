@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpuwise.export.cells import Cell, Keys, Refused, Row
 from gpuwise.export.formats import yaml_of, yaml_text
 from gpuwise.export.rows import ByValue, Count, Never, Scripted, When, layout_row
-from gpuwise.export.saying import Keys, Refused, Row, Said
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value, Values, layout_of, number_of
@@ -42,20 +42,20 @@ def _recompute(values: Values) -> Value:
 
 
 def _rows() -> tuple[Row, ...]:
-    shards = Said(_SHARDED, differs=_WRAPPED)
-    kept = Said(_KEPT, differs=_WRAPPED)
+    shards = Cell(_SHARDED, differs=_WRAPPED)
+    kept = Cell(_KEPT, differs=_WRAPPED)
     mesh = "has copies whose layers or sequences are split, for which accelerate has no mesh"
     return (
         ByValue(
             ("precision",),
             {
-                "fp32": Said({"mixed_precision": "no"}),
-                "tf32": Said({"mixed_precision": "no"}, as_if={"precision": "fp32"}, script=common.TF32),
-                "amp-bf16": Said({"mixed_precision": "bf16"}),
-                "amp-fp16": Said({"mixed_precision": "fp16"}),
-                "bf16": Said({"mixed_precision": "no"}, as_if={"precision": "fp32"}, script="model.to(torch.bfloat16)"),
+                "fp32": Cell({"mixed_precision": "no"}),
+                "tf32": Cell({"mixed_precision": "no"}, as_if={"precision": "fp32"}, script=common.TF32),
+                "amp-bf16": Cell({"mixed_precision": "bf16"}),
+                "amp-fp16": Cell({"mixed_precision": "fp16"}),
+                "bf16": Cell({"mixed_precision": "no"}, as_if={"precision": "fp32"}, script="model.to(torch.bfloat16)"),
                 "fp16": Refused("has fp32 master weights beside fp16 parameters", ("--precision amp-fp16", "--to deepspeed")),
-                "fp8": Said(
+                "fp8": Cell(
                     {"mixed_precision": "fp8", "fp8_config.backend": "AO"},
                     differs="accelerate leaves the first and the last linear layer in bf16",
                 ),
@@ -67,11 +67,11 @@ def _rows() -> tuple[Row, ...]:
         ByValue(
             ("recompute",),
             {
-                "none": Said(),
-                "selective": Said(script=common.SELECTIVE_RECOMPUTE, as_if={"recompute": "none"}),
-                "full": Said(script=common.FULL_RECOMPUTE, as_if={"recompute": "none"}),
-                "full of shards": Said({f"{_FSDP}activation_checkpointing": True}, as_if={"recompute": "full"}),
-                "selective of shards": Said(
+                "none": Cell(),
+                "selective": Cell(script=common.SELECTIVE_RECOMPUTE, as_if={"recompute": "none"}),
+                "full": Cell(script=common.FULL_RECOMPUTE, as_if={"recompute": "none"}),
+                "full of shards": Cell({f"{_FSDP}activation_checkpointing": True}, as_if={"recompute": "full"}),
+                "selective of shards": Cell(
                     {f"{_FSDP}activation_checkpointing": True},
                     differs="FSDP in accelerate recomputes whole blocks",
                     as_if={"recompute": "full"},
@@ -81,8 +81,8 @@ def _rows() -> tuple[Row, ...]:
         ),
         layout_row(
             {
-                "one-device": Said({"distributed_type": "NO"}),
-                "replicas": Said({"distributed_type": "MULTI_GPU"}),
+                "one-device": Cell({"distributed_type": "NO"}),
+                "replicas": Cell({"distributed_type": "MULTI_GPU"}),
                 "shards-parameters": shards,
                 "shards-gradients": kept,
                 "shards-optimizer": _NO_ZERO_1,
@@ -124,15 +124,15 @@ def _rows() -> tuple[Row, ...]:
         ByValue(
             ("context",),
             {
-                "gather": Said({f"{_MESH}cp_comm_strategy": "allgather"}),
-                "ring": Said(
+                "gather": Cell({f"{_MESH}cp_comm_strategy": "allgather"}),
+                "ring": Cell(
                     {f"{_MESH}cp_comm_strategy": "alltoall"}, differs="keys and values are passed on by all-to-all collectives"
                 ),
                 "all-to-all": Refused("goes from parts of the sequence to parts of the heads", ("--context gather",)),
             },
         ),
         *common.never("is of a pipeline, which accelerate does not train", "pipeline_schedule", "stages_per_rank"),
-        common.compress_row(Said(script="DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.BF16)")),
+        common.compress_row(Cell(script="DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.BF16)")),
         *common.optimizer_in_script(),
         Scripted("optimizer_in_backward", "register_post_accumulate_grad_hook on each parameter"),
         Scripted("keep_gradients", "optimizer.zero_grad(set_to_none=False)"),
@@ -140,7 +140,7 @@ def _rows() -> tuple[Row, ...]:
         *common.adapter_rows(),
         ByValue(
             ("compile",),
-            {False: Said(), True: Said({"dynamo_config.dynamo_backend": "INDUCTOR"})},
+            {False: Cell(), True: Cell({"dynamo_config.dynamo_backend": "INDUCTOR"})},
             also=(({"dynamo_config.dynamo_backend": "NO"}, {"compile": False}, ""),),
         ),
         Scripted("channels_last", "model.to(memory_format=torch.channels_last)"),
@@ -148,7 +148,11 @@ def _rows() -> tuple[Row, ...]:
         Scripted("threads", "OMP_NUM_THREADS={value} in the environment"),
         ByValue(
             ("pin_threads",),
-            {None: Said(), False: Said(), True: Said({"enable_cpu_affinity": True}, differs="a process is bound to its cores")},
+            {
+                None: Cell(),
+                False: Cell(),
+                True: Cell({"enable_cpu_affinity": True}, differs="a process is bound to its cores"),
+            },
         ),
         *common.loader_rows(),
         *common.size_rows(),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuwise.export.cells import AnyCell, Cell, Reading, Refused, Row
 from gpuwise.export.rows import ByValue, Never, Scripted
-from gpuwise.export.saying import Reading, Refused, Row, Said, Saying
 from gpuwise.export.values import Value, Values, layout_of, number_of
 
 TRAINING_ONLY = Never("mode", "is a forward pass, and the file is of a training", ("plan without --mode infer",))
@@ -24,10 +24,10 @@ FULL_RECOMPUTE = "model.gradient_checkpointing_enable(), or torch.utils.checkpoi
 SELECTIVE_RECOMPUTE = (
     "torch.utils.checkpoint around each block, with a policy that keeps attention and every second matrix product"
 )
-ADAPTERS: dict[Value, Saying] = {
-    "none": Said(),
-    "lora": Said(script="peft.get_peft_model(model, LoraConfig(...))"),
-    "qlora": Said(script="weights in 4 bits (BitsAndBytesConfig), then peft.get_peft_model(model, LoraConfig(...))"),
+ADAPTERS: dict[Value, AnyCell] = {
+    "none": Cell(),
+    "lora": Cell(script="peft.get_peft_model(model, LoraConfig(...))"),
+    "qlora": Cell(script="weights in 4 bits (BitsAndBytesConfig), then peft.get_peft_model(model, LoraConfig(...))"),
 }
 
 
@@ -37,9 +37,9 @@ def is_sharded(values: Values) -> bool:
 
 
 def in_script(field: str, words: dict[str, str], *, default: Value = None) -> ByValue:
-    """A field whose values the user's script says in these words; its default needs none."""
-    cells: dict[Value, Saying] = {value: Said(script=text) for value, text in words.items()}
-    return ByValue((field,), {default: Said(), **cells})
+    """A field whose values the user's script sets by these words; its default needs none."""
+    cells: dict[Value, AnyCell] = {value: Cell(script=text) for value, text in words.items()}
+    return ByValue((field,), {default: Cell(), **cells})
 
 
 def optimizer_in_script() -> tuple[Row, ...]:
@@ -91,19 +91,19 @@ def _reduced_in_16_bits(values: Values) -> bool:
 
 
 def settle_fsdp(values: Values) -> Reading | None:
-    """What FSDP does in accelerate and Lightning, whatever a file says."""
+    """What FSDP does in accelerate and Lightning beside what a file sets."""
     if _reduced_in_16_bits(values) and not values["compress_gradients"]:
         return Reading({"compress_gradients": True}, (), _REDUCED)
     return None
 
 
-def compress_row(replicas: Saying) -> Row:
+def compress_row(replicas: AnyCell) -> Row:
     """Gradients reduced in bf16: what FSDP does in mixed precision, and replicas by a hook."""
-    cells: dict[Value, Saying] = {
-        False: Said(),
+    cells: dict[Value, AnyCell] = {
+        False: Cell(),
         True: replicas,
-        "by FSDP": Said(),
-        "not by FSDP": Said(differs=_REDUCED, as_if={"compress_gradients": True}),
+        "by FSDP": Cell(),
+        "not by FSDP": Cell(differs=_REDUCED, as_if={"compress_gradients": True}),
         "in fp32": Refused("reduces gradients in bf16, and FSDP reduces those of fp32 in fp32", ("--precision amp-bf16",)),
     }
 

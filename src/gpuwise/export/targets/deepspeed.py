@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from gpuwise.export.cells import AnyCell, Cell, Keys, Reading, Refused, Row
 from gpuwise.export.formats import json_of, nested
 from gpuwise.export.rows import ByValue, Count, Never, Scripted, layout_row
-from gpuwise.export.saying import Keys, Reading, Refused, Row, Said, Saying
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value, Values, layout_of, number_of
@@ -34,16 +34,16 @@ def _in_zero(values: Values) -> bool:
 
 def _layouts() -> Row:
     """ZeRO's stages; offload is of one device, where a stage has nothing to split."""
-    cells: dict[Value, Saying] = {
-        "replicas": Said({_STAGE: 0}),
-        "one-device": Said({_STAGE: 0}),
-        "shards-optimizer": Said({_STAGE: 1}),
-        "shards-gradients": Said({_STAGE: 2}),
-        "shards-parameters": Said({_STAGE: 3}),
-        "offload of optimizer": Said(
+    cells: dict[Value, AnyCell] = {
+        "replicas": Cell({_STAGE: 0}),
+        "one-device": Cell({_STAGE: 0}),
+        "shards-optimizer": Cell({_STAGE: 1}),
+        "shards-gradients": Cell({_STAGE: 2}),
+        "shards-parameters": Cell({_STAGE: 3}),
+        "offload of optimizer": Cell(
             {_STAGE: 2, _OPTIMIZER: "cpu"}, as_if={"layout": "shards-gradients", "offload": "optimizer"}
         ),
-        "offload of parameters": Said(
+        "offload of parameters": Cell(
             {_STAGE: 3, _OPTIMIZER: "cpu", _PARAMETERS: "cpu"}, as_if={"layout": "shards-parameters", "offload": "parameters"}
         ),
         **{f"replicas-of-shards-{what}": _HALF for what in ("parameters", "gradients", "optimizer")},
@@ -56,17 +56,17 @@ def _layouts() -> Row:
 
 
 def _optimizers() -> Row:
-    client: dict[Value, Saying] = {
-        name: Said(script=f"deepspeed.initialize(optimizer={text})") for name, text in common.OPTIMIZERS.items()
+    client: dict[Value, AnyCell] = {
+        name: Cell(script=f"deepspeed.initialize(optimizer={text})") for name, text in common.OPTIMIZERS.items()
     }
-    cells: dict[Value, Saying] = {
-        None: Said(script="deepspeed.initialize(optimizer=...) with the job's own optimizer"),
+    cells: dict[Value, AnyCell] = {
+        None: Cell(script="deepspeed.initialize(optimizer=...) with the job's own optimizer"),
         **client,
-        "adam": Said({"optimizer.type": "Adam", f"{_PARAMS}adam_w_mode": False}),
-        "adamw": Said({"optimizer.type": "AdamW"}),
-        "sgd": Said({"optimizer.type": "SGD"}),
-        "momentum": Said({"optimizer.type": "SGD", f"{_PARAMS}momentum": 0.9}),
-        "muon": Said({"optimizer.type": "Muon"}, differs="DeepSpeed's Muon gathers each matrix that ZeRO has split"),
+        "adam": Cell({"optimizer.type": "Adam", f"{_PARAMS}adam_w_mode": False}),
+        "adamw": Cell({"optimizer.type": "AdamW"}),
+        "sgd": Cell({"optimizer.type": "SGD"}),
+        "momentum": Cell({"optimizer.type": "SGD", f"{_PARAMS}momentum": 0.9}),
+        "muon": Cell({"optimizer.type": "Muon"}, differs="DeepSpeed's Muon gathers each matrix that ZeRO has split"),
     }
     return ByValue(
         ("optimizer",),
@@ -86,13 +86,13 @@ def _rows() -> tuple[Row, ...]:
         ByValue(
             ("precision",),
             {
-                "fp32": Said(),
-                "tf32": Said(as_if={"precision": "fp32"}, script=common.TF32),
-                "amp-bf16": Said({**autocast, "torch_autocast.dtype": "bfloat16"}),
-                "amp-fp16": Said({**autocast, "torch_autocast.dtype": "float16"}),
+                "fp32": Cell(),
+                "tf32": Cell(as_if={"precision": "fp32"}, script=common.TF32),
+                "amp-bf16": Cell({**autocast, "torch_autocast.dtype": "bfloat16"}),
+                "amp-fp16": Cell({**autocast, "torch_autocast.dtype": "float16"}),
                 "bf16": Refused("has no fp32 copies, which DeepSpeed leaves out only with ZeRO", ("--precision amp-bf16",)),
-                "bf16 of shards": Said({**masters, "bf16.bf16_optimizer_states": True}, as_if={"precision": "bf16"}),
-                "fp16": Said({"fp16.enabled": True}),
+                "bf16 of shards": Cell({**masters, "bf16.bf16_optimizer_states": True}, as_if={"precision": "bf16"}),
+                "fp16": Cell({"fp16.enabled": True}),
                 "fp8": Refused("is not in DeepSpeed's file", ("--precision amp-bf16", "--to accelerate")),
             },
             _precision,
@@ -107,7 +107,11 @@ def _rows() -> tuple[Row, ...]:
         Count("accumulation", "gradient_accumulation_steps"),
         ByValue(
             ("recompute",),
-            {"none": Said(), "selective": Said(script=common.SELECTIVE_RECOMPUTE), "full": Said(script=common.FULL_RECOMPUTE)},
+            {
+                "none": Cell(),
+                "selective": Cell(script=common.SELECTIVE_RECOMPUTE),
+                "full": Cell(script=common.FULL_RECOMPUTE),
+            },
         ),
         _layouts(),
         Count("tp", "tensor_parallel.autotp_size", differs="AutoTP splits the linear layers that it knows", unset=(None, 0, 1)),
@@ -123,9 +127,9 @@ def _rows() -> tuple[Row, ...]:
         ByValue(
             ("compress_gradients",),
             {
-                False: Said(),
-                True: Said({"communication_data_type": "bf16"}),
-                "autocast": Said(differs=_AUTOCAST_REDUCES, as_if={"compress_gradients": True}),
+                False: Cell(),
+                True: Cell({"communication_data_type": "bf16"}),
+                "autocast": Cell(differs=_AUTOCAST_REDUCES, as_if={"compress_gradients": True}),
             },
             lambda values: (
                 "autocast" if _reduces(values) and not values["compress_gradients"] else values["compress_gradients"]
@@ -139,16 +143,16 @@ def _rows() -> tuple[Row, ...]:
         ByValue(
             ("optimizer_kernels",),
             {
-                None: Said(),
-                "fused": Said(),
-                "foreach": Said({f"{_PARAMS}torch_adam": True}),
+                None: Cell(),
+                "fused": Cell(),
+                "foreach": Cell({f"{_PARAMS}torch_adam": True}),
                 "for-loop": Refused("updates one tensor at a time, which no optimizer of DeepSpeed does"),
             },
         ),
         *common.never("updates within backward, and DeepSpeed's engine updates in its step", "optimizer_in_backward"),
         *common.never("keeps gradients, which DeepSpeed's engine frees", "keep_gradients"),
         *common.adapter_rows(),
-        ByValue(("compile",), {False: Said(), True: Said(script="engine.compile()")}),
+        ByValue(("compile",), {False: Cell(), True: Cell(script="engine.compile()")}),
         Scripted("channels_last", "model.to(memory_format=torch.channels_last)"),
         common.TRAINING_ONLY,
         *common.thread_rows(),

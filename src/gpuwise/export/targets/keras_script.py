@@ -7,7 +7,7 @@ from string import Template
 from textwrap import indent
 
 from gpuwise.export.formats import call_of, call_text
-from gpuwise.export.rows import ByValue, Count, Keys, Refused, Row, Said, Scripted, layout_row
+from gpuwise.export.rows import ByValue, Cell, Count, Keys, Refused, Row, Scripted, layout_row
 from gpuwise.export.target import ExportTarget, Heading
 from gpuwise.export.targets import common
 from gpuwise.json_types import JsonObject
@@ -67,16 +67,16 @@ def target_of_backend(backend: KerasBackend) -> ExportTarget:
 
 def _rows(backend: KerasBackend) -> tuple[Row, ...]:
     never = common.never
-    compiled = Said(differs="" if not backend.compiles else _XLA)
+    compiled = Cell(differs="" if not backend.compiles else _XLA)
     return (
         ByValue(
             ("precision",),
             {
-                "fp32": Said({"dtype_policy": "float32"}),
-                "tf32": Said({"dtype_policy": "float32"}, differs="products are as the device makes those of fp32"),
-                "amp-bf16": Said({"dtype_policy": "mixed_bfloat16"}, differs=_BY_LAYER),
-                "amp-fp16": Said({"dtype_policy": "mixed_float16"}, differs=_BY_LAYER),
-                "bf16": Said({"dtype_policy": "bfloat16"}),
+                "fp32": Cell({"dtype_policy": "float32"}),
+                "tf32": Cell({"dtype_policy": "float32"}, differs="products are as the device makes those of fp32"),
+                "amp-bf16": Cell({"dtype_policy": "mixed_bfloat16"}, differs=_BY_LAYER),
+                "amp-fp16": Cell({"dtype_policy": "mixed_float16"}, differs=_BY_LAYER),
+                "bf16": Cell({"dtype_policy": "bfloat16"}),
                 "fp16": Refused("has fp32 master weights, and Keras's float16 has none", ("--precision amp-fp16",)),
                 "fp8": Refused("has products in fp8, which the script does not set up", ("--precision amp-bf16",)),
             },
@@ -86,8 +86,8 @@ def _rows(backend: KerasBackend) -> tuple[Row, ...]:
         *never("recomputes blocks", "recompute", ways_out=("--recompute none",)),
         layout_row(
             {
-                "one-device": Said({"distribution": None}),
-                "replicas": Said({"distribution": backend.distribution}, differs=backend.replicas),
+                "one-device": Cell({"distribution": None}),
+                "replicas": Cell({"distribution": backend.distribution}, differs=backend.replicas),
                 **{f"shards-{what}": _SHARDS for what in ("parameters", "gradients", "optimizer")},
                 **{f"replicas-of-shards-{what}": _SHARDS for what in ("parameters", "gradients", "optimizer")},
             }
@@ -100,7 +100,7 @@ def _rows(backend: KerasBackend) -> tuple[Row, ...]:
         *never("is of PyTorch's optimizers", "optimizer_kernels", "optimizer_in_backward", "keep_gradients"),
         *never("moves state to the host", "offload", ways_out=("--offload none",)),
         *never("is of PyTorch's layers", "adapter", "adapter_rank", "channels_last"),
-        ByValue(("compile",), {False: compiled, True: Said({"jit_compile": True})}),
+        ByValue(("compile",), {False: compiled, True: Cell({"jit_compile": True})}),
         common.TRAINING_ONLY,
         *common.thread_rows(),
         Scripted("loader_workers", "arrays are in memory: no workers"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpuwise.export.cells import AnyCell, Cell, Keys, Refused, Row
 from gpuwise.export.formats import Name, call_of, call_text, nested
 from gpuwise.export.rows import ByValue, Count, Scripted, layout_row
-from gpuwise.export.saying import Keys, Refused, Row, Said, Saying
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading, launched
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value
@@ -20,11 +20,11 @@ _ZERO = {1: "optimizer", 2: "gradients", 3: "parameters"}
 def _layouts() -> Row:
     fsdp = {_CLASS: "FSDPStrategy"}
     half = Refused("has replicas of shards, whose groups Lightning makes by machine", ("--to accelerate", "--mesh dp_shard=N"))
-    cells: dict[Value, Saying] = {
-        "one-device": Said({"strategy": "auto"}),
-        "replicas": Said({"strategy": "ddp"}),
-        "shards-parameters": Said({**fsdp, _SHARDING: "FULL_SHARD"}, differs=_FLAT),
-        "shards-gradients": Said({**fsdp, _SHARDING: "SHARD_GRAD_OP"}, differs=_FLAT),
+    cells: dict[Value, AnyCell] = {
+        "one-device": Cell({"strategy": "auto"}),
+        "replicas": Cell({"strategy": "ddp"}),
+        "shards-parameters": Cell({**fsdp, _SHARDING: "FULL_SHARD"}, differs=_FLAT),
+        "shards-gradients": Cell({**fsdp, _SHARDING: "SHARD_GRAD_OP"}, differs=_FLAT),
         "shards-optimizer": Refused(
             "splits the optimizer state alone, and FSDP splits gradients, too", ("--shard gradients", "--to deepspeed")
         ),
@@ -42,13 +42,13 @@ def _rows() -> tuple[Row, ...]:
         ByValue(
             ("precision",),
             {
-                "fp32": Said({"precision": "32-true"}),
-                "tf32": Said({"precision": "32-true"}, as_if={"precision": "fp32"}, script=common.TF32),
-                "amp-bf16": Said({"precision": "bf16-mixed"}),
-                "amp-fp16": Said({"precision": "16-mixed"}),
-                "bf16": Said({"precision": "bf16-true"}),
+                "fp32": Cell({"precision": "32-true"}),
+                "tf32": Cell({"precision": "32-true"}, as_if={"precision": "fp32"}, script=common.TF32),
+                "amp-bf16": Cell({"precision": "bf16-mixed"}),
+                "amp-fp16": Cell({"precision": "16-mixed"}),
+                "bf16": Cell({"precision": "bf16-true"}),
                 "fp16": Refused("has fp32 master weights, and Lightning's 16-true has none", ("--precision amp-fp16",)),
-                "fp8": Said(
+                "fp8": Cell(
                     {"precision": "transformer-engine"}, differs="linear layers are Transformer Engine's, not torchao's"
                 ),
             },
@@ -68,7 +68,7 @@ def _rows() -> tuple[Row, ...]:
         *common.never("is not trained by Lightning", "pp", "ep", ways_out=("--to torchtitan", "--to megatron")),
         *common.never("is of a mesh that the file does not have", "sequence_parallel", "loss_parallel", "context"),
         *common.never("is of a pipeline, which Lightning does not train", "pipeline_schedule", "stages_per_rank"),
-        common.compress_row(Said(script="DDPStrategy(ddp_comm_hook=bf16_compress_hook)")),
+        common.compress_row(Cell(script="DDPStrategy(ddp_comm_hook=bf16_compress_hook)")),
         *common.optimizer_in_script(),
         Scripted("optimizer_in_backward", "register_post_accumulate_grad_hook on each parameter, and manual optimization"),
         Scripted("keep_gradients", "optimizer.zero_grad(set_to_none=False) in LightningModule.optimizer_zero_grad"),
@@ -95,7 +95,7 @@ _SAME = {"auto": "gpu", "cuda": "gpu"}  # accelerators by the word that is compa
 
 
 def _complete(keys: Keys) -> Keys:
-    """Words for the devices that are there as numbers, or left out where they say nothing."""
+    """Words for the devices that are there as numbers, or left out where they fix nothing."""
     plain: dict[str, Json] = dict(keys)
     if isinstance(devices := plain.get("devices"), list):
         plain["devices"] = len(devices)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 
+from gpuwise.export.cells import AnyCell, Cell, Keys, Reading, Refused, Row
 from gpuwise.export.rows import ByValue, Count, Never, Scripted, When, WholeBatch, layout_row
-from gpuwise.export.saying import Keys, Reading, Refused, Row, Said, Saying
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading, launched
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value, Values, layout_of, number_of
@@ -27,12 +27,12 @@ class VirtualStages(Row):
 
     fields = ("pipeline_schedule", "stages_per_rank")
 
-    def say(self, values: Values) -> Saying:
+    def write(self, values: Values) -> AnyCell:
         schedule, stages = values["pipeline_schedule"], number_of(values, "stages_per_rank")
         if schedule == "1f1b" and stages == 1:
-            return Said()
+            return Cell()
         if schedule == "interleaved-1f1b":
-            return Said({_VIRTUAL: stages})
+            return Cell({_VIRTUAL: stages})
         return Refused("has a schedule that Megatron does not have", ("--pipeline-schedule 1f1b or interleaved-1f1b",))
 
     def read(self, keys: Keys, standard: Keys) -> Reading | None:
@@ -41,8 +41,12 @@ class VirtualStages(Row):
             return Reading({}, (_VIRTUAL,) if _VIRTUAL in keys else ())
         return Reading({"pipeline_schedule": "interleaved-1f1b", "stages_per_rank": stages}, (_VIRTUAL,))
 
-    def cases(self) -> list[tuple[str, Saying]]:
-        return [("1f1b, 1", Said()), ("interleaved-1f1b, n", Said({_VIRTUAL: "n"})), ("others", self.say(_OTHER_SCHEDULE))]
+    def cases(self) -> list[tuple[str, AnyCell]]:
+        return [
+            ("1f1b, 1", Cell()),
+            ("interleaved-1f1b, n", Cell({_VIRTUAL: "n"})),
+            ("others", self.write(_OTHER_SCHEDULE)),
+        ]
 
     def own_keys(self) -> set[str]:
         return {_VIRTUAL}
@@ -55,13 +59,13 @@ def _layouts() -> Row:
     zero, fsdp = {"use-distributed-optimizer": True}, "data-parallel-sharding-strategy"
     megatron_fsdp: Keys = {**zero, "use-megatron-fsdp": True}
     half = Refused("has replicas of shards, which Megatron has for the optimizer state alone", ("--shard optimizer",))
-    cells: dict[Value, Saying] = {
-        "replicas": Said(),
-        "one-device": Said(),
-        "shards-optimizer": Said(zero),
-        "shards-gradients": Said({**megatron_fsdp, fsdp: "optim_grads"}),
-        "shards-parameters": Said({**megatron_fsdp, fsdp: "optim_grads_params"}),
-        "replicas-of-shards-optimizer": Said(zero),
+    cells: dict[Value, AnyCell] = {
+        "replicas": Cell(),
+        "one-device": Cell(),
+        "shards-optimizer": Cell(zero),
+        "shards-gradients": Cell({**megatron_fsdp, fsdp: "optim_grads"}),
+        "shards-parameters": Cell({**megatron_fsdp, fsdp: "optim_grads_params"}),
+        "replicas-of-shards-optimizer": Cell(zero),
         "replicas-of-shards-gradients": half,
         "replicas-of-shards-parameters": half,
     }
@@ -71,12 +75,12 @@ def _layouts() -> Row:
 def _optimizers() -> Row:
     others = Refused("has an optimizer that Megatron does not have", ("--optimizer adamw",))
     adam: Keys = {"optimizer": "adam"}
-    cells: dict[Value, Saying] = {
-        "adamw": Said(adam),
-        None: Said(adam, differs="Megatron makes AdamW, whatever the job has", as_if={"optimizer": "adamw"}),
-        "momentum": Said({"optimizer": "sgd"}),
-        "sgd": Said({"optimizer": "sgd", "sgd-momentum": 0.0}),
-        "muon": Said({"optimizer": "muon"}, differs="Megatron's Muon splits its products over devices"),
+    cells: dict[Value, AnyCell] = {
+        "adamw": Cell(adam),
+        None: Cell(adam, differs="Megatron makes AdamW in any case", as_if={"optimizer": "adamw"}),
+        "momentum": Cell({"optimizer": "sgd"}),
+        "sgd": Cell({"optimizer": "sgd", "sgd-momentum": 0.0}),
+        "muon": Cell({"optimizer": "muon"}, differs="Megatron's Muon splits its products over devices"),
         **dict.fromkeys(("adam", "adafactor", "adamw-8bit", "adamw-4bit"), others),
     }
     return ByValue(("optimizer",), cells)
@@ -88,13 +92,13 @@ def _rows() -> tuple[Row, ...]:
         ByValue(
             ("precision",),
             {
-                "fp32": Said(),
+                "fp32": Cell(),
                 "tf32": Refused("has fp32 products in TF32, for which Megatron has no argument", ("--precision amp-bf16",)),
-                "amp-bf16": Said({"bf16": True}, differs=_MASTERS),
-                "amp-fp16": Said({"fp16": True}, differs=_MASTERS),
+                "amp-bf16": Cell({"bf16": True}, differs=_MASTERS),
+                "amp-fp16": Cell({"fp16": True}, differs=_MASTERS),
                 "bf16": copies,
-                "fp16": Said({"fp16": True}, differs="it is forecast as autocast", as_if={"precision": "amp-fp16"}),
-                "fp8": Said(
+                "fp16": Cell({"fp16": True}, differs="it is forecast as autocast", as_if={"precision": "amp-fp16"}),
+                "fp8": Cell(
                     {"bf16": True, "fp8-format": "hybrid"}, differs=f"linear layers are Transformer Engine's; {_MASTERS}"
                 ),
             },
@@ -104,9 +108,9 @@ def _rows() -> tuple[Row, ...]:
         ByValue(
             ("recompute",),
             {
-                "none": Said(),
-                "full": Said(_FULL),
-                "selective": Said(
+                "none": Cell(),
+                "full": Cell(_FULL),
+                "selective": Cell(
                     {"recompute-granularity": "selective"},
                     differs="Megatron recomputes the core of attention, not everything beside attention and products",
                 ),
@@ -122,27 +126,31 @@ def _rows() -> tuple[Row, ...]:
         Count("pp", "pipeline-model-parallel-size"),
         Count("cp", "context-parallel-size"),
         Count("ep", "expert-model-parallel-size"),
-        ByValue(("sequence_parallel",), {False: Said(), True: Said({"sequence-parallel": True})}),
+        ByValue(("sequence_parallel",), {False: Cell(), True: Cell({"sequence-parallel": True})}),
         ByValue(
             ("loss_parallel",),
-            {False: Said(), True: Said(), "split": Said(differs=_VOCABULARY, as_if={"loss_parallel": True})},
+            {
+                False: Cell(),
+                True: Cell(),
+                "split": Cell(differs=_VOCABULARY, as_if={"loss_parallel": True}),
+            },
             lambda values: "split" if values["tp"] != 1 and not values["loss_parallel"] else values["loss_parallel"],
         ),
         When(
             ByValue(
                 ("context",),
-                {ours: Said({"cp-comm-type": theirs}) for ours, theirs in _CONTEXTS.items()},
+                {ours: Cell({"cp-comm-type": theirs}) for ours, theirs in _CONTEXTS.items()},
             ),
             lambda values: values["cp"] != 1,
         ),
         VirtualStages(),
-        ByValue(("compress_gradients",), {False: Said(), True: Said({"grad-reduce-in-bf16": True})}),
+        ByValue(("compress_gradients",), {False: Cell(), True: Cell({"grad-reduce-in-bf16": True})}),
         _optimizers(),
         ByValue(
             ("optimizer_kernels",),
             {
-                None: Said(),
-                "fused": Said(),
+                None: Cell(),
+                "fused": Cell(),
                 **dict.fromkeys(("foreach", "for-loop"), Refused("updates by other kernels than Megatron's fused ones")),
             },
         ),
@@ -166,7 +174,7 @@ _CONTEXTS = {"ring": "p2p", "gather": "allgather", "all-to-all": "a2a"}
 
 
 def _settle(values: Values) -> Reading | None:
-    """What Megatron does whatever its command says."""
+    """What Megatron does beside what its command sets."""
     if values["tp"] != 1 and not values["loss_parallel"]:
         return Reading({"loss_parallel": True}, (), _VOCABULARY)
     return None

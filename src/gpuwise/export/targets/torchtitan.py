@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpuwise.export.cells import AnyCell, Cell, Keys, Reading, Refused, Row
 from gpuwise.export.formats import Name, call_of, call_text, nested
 from gpuwise.export.rows import ByValue, Count, Never, Scripted, When, layout_row
-from gpuwise.export.saying import Keys, Reading, Refused, Row, Said, Saying
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading, launched
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value, Values, number_of
@@ -37,11 +37,11 @@ class LocalBatch(Row):
 
     fields = ("micro_batch", "accumulation")
 
-    def say(self, values: Values) -> Saying:
+    def write(self, values: Values) -> AnyCell:
         micro, accumulation = number_of(values, "micro_batch"), number_of(values, "accumulation")
         if number_of(values, "pp") == 1:
-            return Said({_LOCAL: micro})
-        return Said({_LOCAL: micro * accumulation, _MICRO: micro})
+            return Cell({_LOCAL: micro})
+        return Cell({_LOCAL: micro * accumulation, _MICRO: micro})
 
     def read(self, keys: Keys, standard: Keys) -> Reading | None:
         local, micro, stages = (keys.get(name, standard.get(name)) for name in (_LOCAL, _MICRO, _PP))
@@ -50,8 +50,8 @@ class LocalBatch(Row):
             return Count("micro_batch", _LOCAL).read(keys, standard)
         return Reading({"micro_batch": micro, "accumulation": max(1, local // micro)}, present)
 
-    def cases(self) -> list[tuple[str, Saying]]:
-        return [("n x m", Said({_LOCAL: "n"})), ("n x m of a pipeline", Said({_LOCAL: "n m", _MICRO: "n"}))]
+    def cases(self) -> list[tuple[str, AnyCell]]:
+        return [("n x m", Cell({_LOCAL: "n"})), ("n x m of a pipeline", Cell({_LOCAL: "n m", _MICRO: "n"}))]
 
     def own_keys(self) -> set[str]:
         return {_LOCAL, _MICRO}
@@ -64,7 +64,7 @@ def _stages(values: Values) -> Value:
 
 
 def _settle(values: Values) -> Reading | None:
-    """What torchtitan does whatever its file says: a loss split along the vocabulary, and two stages for looped schedules."""
+    """What torchtitan does beside its file: a loss split along the vocabulary, and two stages for looped schedules."""
     more: dict[str, Value] = {}
     if values["tp"] != 1 and not values["loss_parallel"]:
         more["loss_parallel"] = True
@@ -74,17 +74,17 @@ def _settle(values: Values) -> Reading | None:
 
 
 def _layouts() -> Row:
-    kept, gathered = Said({_RESHARD: "never"}), Said({_RESHARD: "always"})
+    kept, gathered = Cell({_RESHARD: "never"}), Cell({_RESHARD: "always"})
     zero_1 = Refused("splits the optimizer state alone, and torchtitan splits gradients, too", ("--shard gradients",))
-    cells: dict[Value, Saying] = {
+    cells: dict[Value, AnyCell] = {
         "shards-parameters": gathered,
         "shards-gradients": kept,
         "shards-optimizer": zero_1,
         "replicas-of-shards-parameters": gathered,
         "replicas-of-shards-gradients": kept,
         "replicas-of-shards-optimizer": zero_1,
-        "replicas": Said(),
-        "one-device": Said(),
+        "replicas": Cell(),
+        "one-device": Cell(),
     }
     return layout_row(cells, also=(({_RESHARD: "default"}, {"layout": "shards-parameters"}, ""),))
 
@@ -97,22 +97,22 @@ def _rows() -> tuple[Row, ...]:
         ByValue(
             ("precision",),
             {
-                "fp32": Said({f"{_T}mixed_precision_param": "float32"}),
-                "tf32": Said({f"{_T}mixed_precision_param": "float32"}, as_if={"precision": "fp32"}, script=common.TF32),
-                "amp-bf16": Said(mixed),
+                "fp32": Cell({f"{_T}mixed_precision_param": "float32"}),
+                "tf32": Cell({f"{_T}mixed_precision_param": "float32"}, as_if={"precision": "fp32"}, script=common.TF32),
+                "amp-bf16": Cell(mixed),
                 "amp-fp16": refuse_16,
-                "bf16": Said({f"{_T}dtype": "bfloat16"}),
+                "bf16": Cell({f"{_T}dtype": "bfloat16"}),
                 "fp16": refuse_16,
-                "fp8": Said(mixed, script="Float8LinearConverter in the model's converters", as_if={"precision": "amp-bf16"}),
+                "fp8": Cell(mixed, script="Float8LinearConverter in the model's converters", as_if={"precision": "amp-bf16"}),
             },
         ),
         LocalBatch(),
         ByValue(
             ("recompute",),
             {
-                "none": Said({_AC: "none"}),
-                "selective": Said({_AC: "SelectiveAC.Config"}),
-                "full": Said({_AC: "FullAC.Config"}),
+                "none": Cell({_AC: "none"}),
+                "selective": Cell({_AC: "SelectiveAC.Config"}),
+                "full": Cell({_AC: "FullAC.Config"}),
             },
         ),
         _layouts(),
@@ -125,21 +125,25 @@ def _rows() -> tuple[Row, ...]:
         When(
             ByValue(
                 ("sequence_parallel",),
-                {value: Said({f"{_P}enable_sequence_parallel": value}) for value in (False, True)},
+                {value: Cell({f"{_P}enable_sequence_parallel": value}) for value in (False, True)},
             ),
             lambda values: values["tp"] != 1,
         ),
         ByValue(
             ("loss_parallel",),
-            {False: Said(), True: Said(), "split": Said(differs=_VOCABULARY, as_if={"loss_parallel": True})},
+            {
+                False: Cell(),
+                True: Cell(),
+                "split": Cell(differs=_VOCABULARY, as_if={"loss_parallel": True}),
+            },
             lambda values: "split" if values["tp"] != 1 and not values["loss_parallel"] else values["loss_parallel"],
         ),
-        ByValue(("context",), {"gather": Said(), "ring": ring, "all-to-all": ring}),
+        ByValue(("context",), {"gather": Cell(), "ring": ring, "all-to-all": ring}),
         ByValue(
             ("pipeline_schedule",),
-            {ours: Said({f"{_P}pipeline_parallel_schedule": theirs}) for ours, theirs in _SCHEDULES.items()},
+            {ours: Cell({f"{_P}pipeline_parallel_schedule": theirs}) for ours, theirs in _SCHEDULES.items()},
         ),
-        ByValue(("stages_per_rank",), {"usual": Said(), "others": _STAGES}, _stages),
+        ByValue(("stages_per_rank",), {"usual": Cell(), "others": _STAGES}, _stages),
         Never("compress_gradients", "reduces gradients in bf16, and torchtitan in fp32", ("without --compress-gradients",)),
         common.in_script("optimizer", {name: f"optimizer=...: {text}" for name, text in common.OPTIMIZERS.items()}),
         common.in_script(
@@ -150,7 +154,8 @@ def _rows() -> tuple[Row, ...]:
         *common.never("is of one device, and torchtitan offloads shards", "offload", ways_out=("--to deepspeed",)),
         *common.never("is made by a converter of torchtitan's own", "adapter", "adapter_rank", ways_out=("--to accelerate",)),
         ByValue(
-            ("compile",), {False: Said(), True: Said({"compile.enable": True}, differs="each block is compiled by itself")}
+            ("compile",),
+            {False: Cell(), True: Cell({"compile.enable": True}, differs="each block is compiled by itself")},
         ),
         *common.never("is of images, which torchtitan does not train on", "channels_last", "image_size"),
         common.TRAINING_ONLY,

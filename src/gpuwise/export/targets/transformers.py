@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from gpuwise.export.cells import AnyCell, Cell, Keys, Refused, Row
 from gpuwise.export.formats import json_of, nested
 from gpuwise.export.rows import ByValue, Count, Scripted, When, layout_row
-from gpuwise.export.saying import Keys, Refused, Row, Said, Saying
 from gpuwise.export.target import ExportTarget, Heading, launched
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value, Values
@@ -42,38 +42,38 @@ def _optimizers() -> ByValue:
     fused, plain = {"optim": "adamw_torch_fused"}, {"optim": "adamw_torch"}
     own = "Trainer(optimizers=(optimizer, None)), where transformers would take adamw_torch_fused"
     handed = {name: f"Trainer(optimizers=({text}, None))" for name, text in common.OPTIMIZERS.items()}
-    adafactor = Said(
+    adafactor = Cell(
         {"optim": "adafactor"},
         differs="transformers' own Adafactor keeps updates in fp32",
         as_if={"optimizer": "adafactor", "optimizer_kernels": None},
     )
-    cells: dict[Value, Saying] = {
-        "adamw": Said(fused, as_if={"optimizer": "adamw", "optimizer_kernels": None}),
-        "adamw fused": Said(fused, as_if={"optimizer": "adamw", "optimizer_kernels": None}),
-        "adamw foreach": Said(plain, as_if={"optimizer": "adamw", "optimizer_kernels": "foreach"}),
-        "sgd": Said(
+    cells: dict[Value, AnyCell] = {
+        "adamw": Cell(fused, as_if={"optimizer": "adamw", "optimizer_kernels": None}),
+        "adamw fused": Cell(fused, as_if={"optimizer": "adamw", "optimizer_kernels": None}),
+        "adamw foreach": Cell(plain, as_if={"optimizer": "adamw", "optimizer_kernels": "foreach"}),
+        "sgd": Cell(
             {"optim": "sgd"},
             differs="its kernels are foreach, not fused",
             as_if={"optimizer": "sgd", "optimizer_kernels": "foreach"},
         ),
-        "sgd foreach": Said({"optim": "sgd"}, as_if={"optimizer": "sgd", "optimizer_kernels": "foreach"}),
+        "sgd foreach": Cell({"optim": "sgd"}, as_if={"optimizer": "sgd", "optimizer_kernels": "foreach"}),
         "adafactor": adafactor,
         "adafactor for-loop": adafactor,
-        None: Said(script=own),
+        None: Cell(script=own),
     }
     for bits in ("8bit", "4bit"):
         for name in (f"adamw-{bits}", f"adamw-{bits} fused"):
             as_if: Values = {"optimizer": f"adamw-{bits}", "optimizer_kernels": None}
-            cells[name] = Said({"optim": f"adamw_torch_{bits}"}, as_if=as_if)
+            cells[name] = Cell({"optim": f"adamw_torch_{bits}"}, as_if=as_if)
     for name, text in handed.items():
         for kernels in ("", *common.KERNELS):
-            cells.setdefault(f"{name} {kernels}".strip(), Said(script=text))
-    cells |= {f"own {kernels}": Said(script=f"{own}, with {text}") for kernels, text in common.KERNELS.items()}
+            cells.setdefault(f"{name} {kernels}".strip(), Cell(script=text))
+    cells |= {f"own {kernels}": Cell(script=f"{own}, with {text}") for kernels, text in common.KERNELS.items()}
     return ByValue(("optimizer", "optimizer_kernels"), cells, _optimizer, target="")
 
 
 def _rows() -> tuple[Row, ...]:
-    kept, sharded = Said(_KEPT, differs=_WRAPPED), Said(_SHARDED, differs=_WRAPPED)
+    kept, sharded = Cell(_KEPT, differs=_WRAPPED), Cell(_SHARDED, differs=_WRAPPED)
     recomputed: Keys = {"gradient_checkpointing": True}
     of_shards: Keys = {"fsdp_config.activation_checkpointing": True}
     blocks = "the Trainer recomputes whole blocks"
@@ -81,11 +81,11 @@ def _rows() -> tuple[Row, ...]:
         ByValue(
             ("precision",),
             {
-                "fp32": Said(),
-                "tf32": Said({"tf32": True}),
-                "amp-bf16": Said({"bf16": True}),
-                "amp-fp16": Said({"fp16": True}),
-                "bf16": Said(script="from_pretrained(dtype=torch.bfloat16)", as_if={"precision": "fp32"}),
+                "fp32": Cell(),
+                "tf32": Cell({"tf32": True}),
+                "amp-bf16": Cell({"bf16": True}),
+                "amp-fp16": Cell({"fp16": True}),
+                "bf16": Cell(script="from_pretrained(dtype=torch.bfloat16)", as_if={"precision": "fp32"}),
                 "fp16": Refused("has fp32 master weights beside fp16 parameters", ("--precision amp-fp16", "--to deepspeed")),
                 "fp8": Refused("is no argument of the Trainer", ("--precision amp-bf16", "--to accelerate")),
             },
@@ -100,19 +100,19 @@ def _rows() -> tuple[Row, ...]:
         ByValue(
             ("recompute",),
             {
-                "none": Said(),
-                "full": Said(recomputed),
-                "selective": Said(recomputed, differs=blocks, as_if={"recompute": "full"}),
-                "full of shards": Said(of_shards, as_if={"recompute": "full"}),
-                "selective of shards": Said(of_shards, differs=blocks, as_if={"recompute": "full"}),
+                "none": Cell(),
+                "full": Cell(recomputed),
+                "selective": Cell(recomputed, differs=blocks, as_if={"recompute": "full"}),
+                "full of shards": Cell(of_shards, as_if={"recompute": "full"}),
+                "selective of shards": Cell(of_shards, differs=blocks, as_if={"recompute": "full"}),
             },
             _recompute,
             also=(({"gradient_checkpointing": False}, {"recompute": "none"}, ""),),
         ),
         layout_row(
             {
-                "replicas": Said(),
-                "one-device": Said(),
+                "replicas": Cell(),
+                "one-device": Cell(),
                 "shards-parameters": sharded,
                 "shards-gradients": kept,
                 "shards-optimizer": _NO_ZERO_1,
@@ -139,7 +139,7 @@ def _rows() -> tuple[Row, ...]:
         *common.never("keeps gradients, which the Trainer frees", "keep_gradients", ways_out=("--to accelerate",)),
         *common.never("is of DeepSpeed's file", "offload", ways_out=("--to deepspeed", "--offload none")),
         *common.adapter_rows(),
-        ByValue(("compile",), {False: Said(), True: Said({"torch_compile": True})}),
+        ByValue(("compile",), {False: Cell(), True: Cell({"torch_compile": True})}),
         Scripted("channels_last", "model.to(memory_format=torch.channels_last)"),
         common.TRAINING_ONLY,
         *common.thread_rows(),
@@ -147,11 +147,15 @@ def _rows() -> tuple[Row, ...]:
         When(
             Count("prefetch", "dataloader_prefetch_factor", differs="batches of each worker, not of all together"),
             lambda values: bool(values["loader_workers"]),
-            Said(differs="without dataloader_num_workers no batch is made ready ahead"),
+            Cell(differs="without dataloader_num_workers no batch is made ready ahead"),
         ),
         ByValue(
             ("pinned_memory",),
-            {None: Said(), True: Said({"dataloader_pin_memory": True}), False: Said({"dataloader_pin_memory": False})},
+            {
+                None: Cell(),
+                True: Cell({"dataloader_pin_memory": True}),
+                False: Cell({"dataloader_pin_memory": False}),
+            },
         ),
         *common.size_rows(),
         Count("steps", "max_steps", unset=(None, -1)),

@@ -122,20 +122,6 @@ def _adam(
     return adam_of_keras(parameters, epsilon=epsilon, **settings)
 
 
-def _rmsprop(
-    parameters: Iterable[Parameter],
-    *,
-    lr: float,
-    rho: float,
-    momentum: float,
-    epsilon: float,
-    centered: bool,
-    weight_decay: float,
-) -> Optimizer:
-    settings = {"rho": rho, "momentum": momentum, "epsilon": epsilon, "weight_decay": weight_decay}
-    return RMSpropOfKeras(parameters, lr=lr, centered=centered, **settings)
-
-
 def _adagrad(parameters: Iterable[Parameter], *, lr: float, initial_accumulator_value: float, epsilon: float) -> Optimizer:
     # Keras takes the root of the sum and epsilon; in the sum from the start, epsilon is there in every step.
     return torch.optim.Adagrad(
@@ -169,7 +155,7 @@ _MAKERS: dict[str, Callable[..., Optimizer]] = {
     "SGD": _sgd,
     "Adam": _adam,
     "AdamW": _adam,
-    "RMSprop": _rmsprop,
+    "RMSprop": RMSpropOfKeras,
     "Adagrad": _adagrad,
     "Adadelta": _adadelta,
     "Nadam": _nadam,

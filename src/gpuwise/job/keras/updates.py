@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import cast
 
@@ -37,7 +38,7 @@ def adam_of_keras(parameters: Iterable[Parameter], *, epsilon: float, **settings
     return optimizer
 
 
-class _Foreach(Optimizer):
+class _Foreach(Optimizer, ABC):
     """An optimizer that updates all parameters of a group at once, after a decay of the weights."""
 
     @torch.no_grad()
@@ -50,8 +51,9 @@ class _Foreach(Optimizer):
                 torch._foreach_mul_(parameters, 1 - group["weight_decay"] * group["lr"])
             self._update(group, parameters, [cast(Tensor, p.grad) for p in parameters])
 
+    @abstractmethod
     def _update(self, group: dict[str, float], parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        raise NotImplementedError
+        """Changes the parameters by their gradients, with the settings of their group."""
 
     def _state(self, name: str, parameters: list[Tensor]) -> list[Tensor]:
         """A state of each parameter, zero at first."""

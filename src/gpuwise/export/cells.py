@@ -1,10 +1,11 @@
-"""What a row of a target's table is: how a peer says one field of a plan, and what its keys mean when they are read back.
+"""What a row of a target's table is: how a peer writes one field of a plan, and what its keys mean when they are read back.
 
-A row gives keys for a value (`say`) and a value for keys (`read`), so that one table serves both directions.
+A row gives keys for a value (`write`) and a value for keys (`read`), so that one table serves both directions.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -17,14 +18,14 @@ EXACTLY, APPROXIMATELY, IN_SCRIPT = STATUSES = ("exactly", "approximately", "in 
 
 
 @dataclass(frozen=True)
-class Said:
-    """How a peer says a value.
+class Cell:
+    """How a peer writes a value.
 
     Attributes:
         keys: its keys, as dotted paths, with their values.
         differs: how the peer differs, in a sentence; "" where it does not.
-        as_if: fields as a forecast of the peer has them, where the row's value does not say them.
-        script: what the user's own script has to say, because the peer's file has no key for it; "" for nothing.
+        as_if: fields as a forecast of the peer has them, where the row's value does not fix them.
+        script: what the user's own script sets, because the peer's file has no key for it; "" for nothing.
     """
 
     keys: Keys = field(default_factory=dict)
@@ -40,13 +41,13 @@ class Said:
 
 @dataclass(frozen=True)
 class Refused:
-    """A value that a peer cannot say, with the reason and up to two ways out."""
+    """A value that a peer cannot have, with the reason and up to two ways out."""
 
     reason: str
     ways_out: Sequence[str] = ()
 
 
-Saying: TypeAlias = Said | Refused
+AnyCell: TypeAlias = Cell | Refused
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Reading:
 
     Attributes:
         values: fields of a plan, or `layout`.
-        keys: the keys that say so.
+        keys: the keys that they come from.
         differs: how the peer differs from what is forecast; "" where it does not.
     """
 
@@ -71,29 +72,29 @@ def same(left: Json, right: Json) -> bool:
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
-class Row:
-    """How a peer says one or a few fields."""
+class Row(ABC):
+    """How a peer writes one or a few fields."""
 
     fields: tuple[str, ...]
 
-    def say(self, values: Values) -> Saying:
+    @abstractmethod
+    def write(self, values: Values) -> AnyCell:
         """The peer's keys for these fields of a plan."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, keys: Keys, standard: Keys) -> Reading | None:
         """The fields for a peer's keys; None where the keys leave them open. standard: the peer's values where a key is absent.
 
         Raises InputError for values that cannot be forecast.
         """
-        raise NotImplementedError
 
-    def cases(self) -> list[tuple[str, Saying]]:
-        """What a table of the documentation shows: a value in words, and how it is said."""
-        raise NotImplementedError
+    @abstractmethod
+    def cases(self) -> list[tuple[str, AnyCell]]:
+        """What a table of the documentation shows: a value in words, and its translation."""
 
+    @abstractmethod
     def own_keys(self) -> set[str]:
         """Every key that the row writes or reads."""
-        raise NotImplementedError
 
 
 def plain(name: str) -> Value:
