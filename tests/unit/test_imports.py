@@ -26,6 +26,7 @@ FLOORS = [
         "printed",
         "units",
         "version",
+        "yaml_text",
         "notes",
         "strategy",
         "step_settings",

@@ -63,7 +63,7 @@ def test_a_folder_of_other_things_is_refused(tmp_path):
 def test_a_launch_cut_short_is_no_launch(tmp_path, monkeypatch):
     from gpuwise.launch import folder as module
 
-    def fails_at_third(path, **options):
+    def fails_at_the_second(path, **options):
         calls.append(path)
         if len(calls) == 2:
             raise OSError(28, "No space left on device")
@@ -71,7 +71,7 @@ def test_a_launch_cut_short_is_no_launch(tmp_path, monkeypatch):
 
     gpuwise.launch(sample_plan(), to="slurm", output=tmp_path)
     calls, whole = [], module.written_whole
-    monkeypatch.setattr(module, "written_whole", fails_at_third)
+    monkeypatch.setattr(module, "written_whole", fails_at_the_second)
     with pytest.raises(InputError, match="No space left"):
         gpuwise.launch(sample_plan(), to="torchrun", output=tmp_path)
     with pytest.raises(FileFormatError, match="holds no launch"):

@@ -17,7 +17,7 @@ from tests.launch_samples import Clients, sample_plan
 import gpuwise
 from gpuwise.cli.main import main
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
-from gpuwise.launch.yaml_text import yaml_text
+from gpuwise.yaml_text import yaml_text
 
 PODS = ("kubernetes", "kubeflow")
 DOCS = Path(__file__).parents[2] / "docs" / "launch-clouds.md"
@@ -217,12 +217,12 @@ def test_the_time_limit_of_a_task_saves_and_does_not_start_again(tmp_path):
     "text", ["no", "y", "1e3", "0o7", "0x1f", "1_000", ": ", "~", "", "null", "- a", "#", "a: b", "é\u2028", "\t"]
 )
 def test_strings_stay_strings_in_yaml(text):
-    assert yaml.safe_load(yaml_text({"a": text, "b": [text], "c": f"{text}\nx"}, header="x\ny: z")) == {
+    assert yaml.safe_load(yaml_text({"a": text, "b": [text], "c": f"{text}\nx"}, comment=["x\ny: z"])) == {
         "a": text,
         "b": [text],
         "c": f"{text}\nx",
     }
-    line = yaml_text({"a": text}, header="x").splitlines()[1]
+    line = yaml_text({"a": text}, comment=["x"]).splitlines()[1]
     assert line.startswith('a: "')  # readers of YAML 1.1 and 1.2 disagree on bare words such as y and 1e3
 
 

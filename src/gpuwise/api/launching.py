@@ -63,7 +63,7 @@ def launch(
     return replace(result, exit_code=_run(folder)) if go else result
 
 
-def start_launch(folder: str | os.PathLike[str], *, shows: Callable[[LaunchFolder], None] | None = None) -> int:
+def start_launch(folder: str | os.PathLike[str]) -> int:
     """Hands a launch that was written before to the target's client; the exit code of that.
 
     Raises FileFormatError where a file is not as it was written, MissingDependencyError for a client that is not installed.
@@ -72,8 +72,6 @@ def start_launch(folder: str | os.PathLike[str], *, shows: Callable[[LaunchFolde
     destination = target(written.target)
     load_plan(Path(folder) / PLAN_FILE)
     _check_client(destination, written.submit)
-    if shows is not None:
-        shows(written)
     return _run(written)
 
 

@@ -27,6 +27,7 @@ def command(plan: str, to: str | None, output: str | None, go: bool, as_json: bo
     from gpuwise import api
     from gpuwise.cli.output import emit
     from gpuwise.report.launch import launch_report
+    from gpuwise.results.launching import LaunchResult
 
     if os.path.isdir(plan):
         if not go or to or output or any(settings.values()):
@@ -34,7 +35,13 @@ def command(plan: str, to: str | None, output: str | None, go: bool, as_json: bo
         raise click.exceptions.Exit(api.start_launch(plan))
     if to is None or output is None:
         raise click.UsageError("--to TARGET and -o FOLDER are needed to write a launch.")
-    result = api.launch(plan, to=to, output=output, go=go, **settings)
-    emit(result, launch_report, as_json=as_json)
+
+    def show(result: LaunchResult) -> None:
+        emit(result, launch_report, as_json=as_json)
+
+    # What the client prints and asks comes below the report; JSON holds its exit code.
+    result = api.launch(plan, to=to, output=output, go=go, shows=None if as_json else show, **settings)
+    if as_json:
+        show(result)
     if result.exit_code:
         raise click.exceptions.Exit(result.exit_code)

@@ -177,19 +177,3 @@ def _mapping(data: object) -> JsonObject:
     if not isinstance(data, Mapping):
         raise ValueError(f"a {type(data).__name__}, where keys with values are read")
     return data
-
-
-def yaml_text(keys: Keys) -> str:
-    """YAML of keys as dotted paths; values as JSON writes them, which YAML reads the same."""
-    lines: list[str] = []
-
-    def add(tree: JsonObject, indent: str) -> None:
-        for name, value in tree.items():
-            if isinstance(value, Mapping):
-                lines.append(f"{indent}{name}:")
-                add(value, indent + "  ")
-            else:
-                lines.append(f"{indent}{name}: {json.dumps(value)}")
-
-    add(nested(keys), "")
-    return "\n".join(lines) + "\n"

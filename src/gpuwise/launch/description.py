@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuwise.errors import InputError
+from gpuwise.launch.shell import joined
 from gpuwise.plan.types import Plan
 
 PLAN_FILE, MANIFEST_FILE = "plan.toml", "launch.toml"
@@ -69,8 +70,6 @@ class Launch:
     @property
     def setup_lines(self) -> tuple[str, ...]:
         """Shell lines before the training: the user's, then pip's."""
-        from gpuwise.launch.shell import joined
-
         install = joined(["python", "-m", "pip", "install", *self.install])
         return (*self.setup, *((install,) if self.install else ()))
 

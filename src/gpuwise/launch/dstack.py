@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-import yaml
-
 from gpuwise.errors import InputError
 from gpuwise.json_types import Json
 from gpuwise.launch.description import Launch
@@ -16,6 +14,7 @@ from gpuwise.launch.target import LaunchTarget, TargetSetting
 from gpuwise.launch.torchrun import agent_lines
 from gpuwise.notes import Note
 from gpuwise.notes import launch as notes
+from gpuwise.yaml_text import yaml_text
 
 CONFIGURATION, SCRIPT = "gpuwise.dstack.yml", "run.sh"
 # Its runner interrupts the commands and kills them after this: dstackai/dstack runner/internal/runner/executor (killDelay).
@@ -56,7 +55,7 @@ def adapts(launch: Launch) -> tuple[Launch, tuple[Note, ...]]:
 
 def files(launch: Launch) -> Mapping[str, str]:
     """gpuwise.dstack.yml, and run.sh, which runs on each node."""
-    return {CONFIGURATION: yaml.safe_dump(_task(launch), sort_keys=False, allow_unicode=False), SCRIPT: _script(launch)}
+    return {CONFIGURATION: yaml_text(_task(launch)), SCRIPT: _script(launch)}
 
 
 def _task(launch: Launch) -> dict[str, Json]:

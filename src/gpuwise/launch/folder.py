@@ -29,14 +29,12 @@ class LaunchFolder:
         target: name of the target.
         submit: what `--go` runs in the folder.
         digests: SHA-256 of each file, by path in the folder.
-        record: all of launch.toml.
     """
 
     path: Path
     target: str
     submit: tuple[str, ...]
     digests: Mapping[str, str] = field(hash=False)
-    record: Mapping[str, object] = field(hash=False)
 
 
 def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes], record: Mapping[str, object]) -> LaunchFolder:
@@ -97,4 +95,4 @@ def read_folder(path: str | os.PathLike[str]) -> LaunchFolder:
                 f"{path}: {name} was changed after it was written, so launch.toml no longer describes what would run.",
                 [again, "or start the changed files yourself: " + " ".join(map(str, submit))],
             )
-    return LaunchFolder(folder, target, tuple(map(str, submit)), dict(digests), data)
+    return LaunchFolder(folder, target, tuple(map(str, submit)), dict(digests))

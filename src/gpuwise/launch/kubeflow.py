@@ -13,7 +13,7 @@ from gpuwise.launch.kubernetes import submit as submit_jobset
 from gpuwise.launch.pods import CONTAINER, SETTINGS, check_pods, config_map, failure_policy, job_template, metadata, pod_script
 from gpuwise.launch.shell import joined
 from gpuwise.launch.target import LaunchTarget
-from gpuwise.launch.yaml_text import yaml_text
+from gpuwise.yaml_text import yaml_text
 
 FILE = "trainjob.yaml"
 _API = "trainer.kubeflow.org/v1alpha1"
@@ -48,7 +48,7 @@ def files(launch: Launch) -> Mapping[str, str]:
         },
     }
     header = f"Trains as plan.toml says. Where Kubeflow Trainer is installed: {joined(submit(launch))}"
-    return {FILE: yaml_text(config_map(launch, pod_script(launch, meets=())), runtime, train_job, header=header)}
+    return {FILE: yaml_text(config_map(launch, pod_script(launch, meets=())), runtime, train_job, comment=[header])}
 
 
 def submit(launch: Launch) -> tuple[str, ...]:

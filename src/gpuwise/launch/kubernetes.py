@@ -13,7 +13,7 @@ from gpuwise.launch.description import Launch
 from gpuwise.launch.pods import PORT, SETTINGS, check_pods, config_map, failure_policy, job_template, metadata, pod_script
 from gpuwise.launch.shell import joined
 from gpuwise.launch.target import LaunchTarget
-from gpuwise.launch.yaml_text import yaml_text
+from gpuwise.yaml_text import yaml_text
 
 FILE = "jobset.yaml"
 _JOB = "ranks"  # of the JobSet; a pod is NAME-ranks-0-INDEX
@@ -38,7 +38,7 @@ def files(launch: Launch) -> Mapping[str, str]:
         },
     }
     header = f"Trains as plan.toml says. Where JobSet is installed: {joined(submit(launch))}"
-    return {FILE: yaml_text(config_map(launch, pod_script(launch, meets=meets)), jobset, header=header)}
+    return {FILE: yaml_text(config_map(launch, pod_script(launch, meets=meets)), jobset, comment=[header])}
 
 
 def submit(launch: Launch) -> tuple[str, ...]:

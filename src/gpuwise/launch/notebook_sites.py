@@ -10,9 +10,9 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.pricelist import OfferRow
 from gpuwise.launch.device_names import device_name
-from gpuwise.plan.economics import spot
 from gpuwise.plan.economics.bill import bill
 from gpuwise.plan.economics.rented import rental
+from gpuwise.plan.economics.save_time import save_seconds
 from gpuwise.plan.economics.terms import HOUR_S, WEEK_S
 from gpuwise.plan.types import Plan
 
@@ -105,9 +105,7 @@ def site_time(plan: Plan, site: NotebookSite) -> SiteTime:
     week_s = terms.week_s if terms.week_s is not None and not _on_cpu(plan) and limits is row else math.inf
     if plan.offer.provider == site.name:
         return SiteTime(session_s, min(week_s, WEEK_S), plan.machine_hours * HOUR_S)
-    memory = plan.forecast.memory.by_category
-    saved_bytes = memory.get("parameter", 0) + memory.get("optimizer_state", 0)
-    save_s = saved_bytes / spot.write_rate_bytes_per_s(offer.network_bytes_per_s)
+    save_s = save_seconds(replace(plan, offer=offer)).value
     terms = replace(terms, save_s=save_s, week_s=None if math.isinf(week_s) else week_s)
     machine_s = bill(plan.forecast.step_time_s.value * plan.steps, terms).machine_s
     return SiteTime(session_s, min(week_s, WEEK_S), machine_s)

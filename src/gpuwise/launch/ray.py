@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files as package_files
 
-import yaml
-
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.json_types import Json
 from gpuwise.launch.description import Launch
@@ -17,6 +15,7 @@ from gpuwise.launch.device_names import device_name
 from gpuwise.launch.target import LaunchTarget, TargetSetting
 from gpuwise.notes import Note
 from gpuwise.notes import launch as notes
+from gpuwise.yaml_text import yaml_text
 
 DRIVER, SETTINGS, RUNTIME = "ray_train.py", "ray_launch.json", "runtime_env.yaml"
 # pip of a runtime environment runs elsewhere; this is the folder of the job, as Ray unpacks it:
@@ -42,7 +41,7 @@ def files(launch: Launch) -> Mapping[str, str]:
     texts = {DRIVER: driver, SETTINGS: json.dumps(_settings(launch), indent=2) + "\n"}
     if launch.install:
         packages = [f"{_FOLDER}/{word[2:]}" if word.startswith("./") else word for word in launch.install]
-        texts[RUNTIME] = yaml.safe_dump({"pip": packages}, allow_unicode=False)
+        texts[RUNTIME] = yaml_text({"pip": [*packages]})
     return texts
 
 

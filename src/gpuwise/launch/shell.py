@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpuwise.errors import InputError
 
-EX_TEMPFAIL = 75  # sysexits.h: try again later
-
 
 def joined(argv: Iterable[str]) -> str:
     """A command of quoted words."""

@@ -14,7 +14,7 @@ from gpuwise.launch.secret_names import no_secrets
 from gpuwise.launch.shell import ends_as_state, exports, joined, script
 from gpuwise.launch.target import LaunchTarget, TargetSetting
 from gpuwise.launch.torchrun import agent_lines
-from gpuwise.launch.yaml_text import yaml_text
+from gpuwise.yaml_text import yaml_text
 
 TASK, SCRIPT = "task.yaml", "run.sh"
 _TABLE = "skypilot-"  # of device names, before the provider
@@ -33,7 +33,7 @@ def files(launch: Launch) -> Mapping[str, str]:
     _check(launch)
     placed = _placed(launch)
     header = f"Trains as plan.toml says. In its folder: {joined(submit(launch))}"
-    return {TASK: yaml_text(_task(launch), header=header), SCRIPT: _script(placed)}
+    return {TASK: yaml_text(_task(launch), comment=[header]), SCRIPT: _script(placed)}
 
 
 def managed(launch: Launch) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from gpuwise.export.cells import Cell, Keys, Refused, Row
-from gpuwise.export.formats import yaml_of, yaml_text
+from gpuwise.export.formats import nested, yaml_of
 from gpuwise.export.rows import ByValue, Count, Never, Scripted, When, layout_row
 from gpuwise.export.target import DeviceSet, ExportTarget, Heading
 from gpuwise.export.targets import common
 from gpuwise.export.values import Value, Values, layout_of, number_of
 from gpuwise.json_types import JsonObject
+from gpuwise.yaml_text import yaml_text
 
 _FSDP, _MESH = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
 _SHARDED: Keys = {
@@ -166,7 +167,7 @@ def _world(world: DeviceSet) -> Keys:
 
 
 def _write(keys: Keys, heading: Heading) -> str:
-    return "".join(f"# {line}\n" for line in heading.lines()) + yaml_text(keys)
+    return yaml_text(nested(keys), comment=heading.lines())
 
 
 def _recognises(tree: JsonObject) -> bool:

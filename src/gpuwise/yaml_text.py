@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import yaml
 
@@ -33,11 +34,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def yaml_text(*documents: JsonObject, header: str) -> str:
-    """Documents as YAML, below a comment.
-
-    Arguments:
-        header: the comment, one line.
-    """
+def yaml_text(*documents: JsonObject, comment: Iterable[str] = ()) -> str:
+    """Documents as YAML, below the lines of a comment."""
     text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True)
-    return f"# {' '.join(header.split())}\n{text}"
+    return "".join(f"# {' '.join(line.split())}\n" for line in comment) + str(text)
