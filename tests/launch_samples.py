@@ -38,6 +38,13 @@ def _base() -> Plan:
     return best
 
 
+def agreeing(plan: Plan) -> Plan:
+    """The plan with a forecast, an offer and a length that are of its own strategy and devices, as the planner makes them."""
+    forecast = replace(plan.forecast, strategy=plan.strategy, device=plan.device, count=round(plan.count))
+    samples = plan.steps * plan.strategy.global_batch
+    return replace(plan, forecast=forecast, offer=replace(plan.offer, chip_id=plan.device), samples=samples)
+
+
 def sample_plan(
     *,
     devices: int = 1,
@@ -52,7 +59,9 @@ def sample_plan(
     offer = replace(base.offer, provider=provider, instance="node", terms=terms, count=0 if cpu else devices // machines)
     strategy = base.strategy.but(mesh=Mesh(dp_replicate=devices))
     device = "cpu-xeon-8380" if cpu else base.device
-    return replace(base, offer=offer, strategy=strategy, device=device, count=devices, machines=machines, job_argument=job)
+    return agreeing(
+        replace(base, offer=offer, strategy=strategy, device=device, count=devices, machines=machines, job_argument=job)
+    )
 
 
 @dataclass(frozen=True)

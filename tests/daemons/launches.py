@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.launch_samples import agreeing
+
 import gpuwise
 from gpuwise.plan import save_plan
 
@@ -30,7 +32,7 @@ def plan_here(folder: Path, *, steps: int, machines: int = 1) -> Path:
     best = gpuwise.plan(job, samples=GLOBAL_BATCH * steps, on="here", precision="fp32", global_batch=GLOBAL_BATCH).best
     mesh = gpuwise.Mesh(dp_replicate=machines)
     parts = best.strategy.but(mesh=mesh, micro_batch=GLOBAL_BATCH // machines, accumulation=1)
-    save_plan(replace(best, strategy=parts, count=machines, machines=machines), folder / "plan.toml")
+    save_plan(agreeing(replace(best, strategy=parts, count=machines, machines=machines)), folder / "plan.toml")
     return folder / "plan.toml"
 
 

@@ -289,3 +289,31 @@ def test_files_with_folders_are_written_below(tmp_path):
     folder = write_folder(tmp_path / "out", {"a/b.txt": b"x"}, {"target": "ssh", "submit": ["bash", "launch.sh"]})
     assert (tmp_path / "out" / "a" / "b.txt").read_bytes() == b"x"
     assert folder.submit == ("bash", "launch.sh")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("micro_batch = 64", "micro_batch = 32", "micro_batch is 32"),
+        ('precision = "amp-bf16"', 'precision = "fp32"', "precision is fp32"),
+        ("count = 1\n", "count = 2\n", "count is 2"),
+        ("steps = 3815", "steps = 9", "number of steps is 9"),
+        ('device = "h100-80gb-sxm"', 'device = "a100-80gb-sxm"', "device is a100-80gb-sxm"),
+    ],
+)
+def test_a_plan_that_was_edited_by_hand_is_not_launched(tmp_path, before, after, message):
+    save_plan(sample_plan(), tmp_path / "plan.toml")
+    text = (tmp_path / "plan.toml").read_text()
+    assert before in text
+    (tmp_path / "plan.toml").write_text(text.replace(before, after, 1))
+    with pytest.raises(FileFormatError, match=f"edited by hand: .*{message}"):
+        gpuwise.launch(tmp_path / "plan.toml", to="torchrun", output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_local_folder_of_the_hub_takes_its_configuration_along(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text("{}")
+    (tmp_path / "tiny" / "model.safetensors").write_bytes(b"weights")
+    argument, files = job_files(replace(sample_plan(), job_argument=f"hf:{tmp_path}/tiny"))
+    assert (argument, files) == ("hf:tiny", {"tiny/config.json": b"{}"})

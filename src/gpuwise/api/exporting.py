@@ -17,7 +17,6 @@ from gpuwise.export.targets import target_of
 from gpuwise.export.types import Exported, StepDifference
 from gpuwise.export.values import values_of_strategy
 from gpuwise.export.writing import exported
-from gpuwise.hardware import load_catalog
 from gpuwise.plain_files import read_regular
 from gpuwise.plan.file import LARGEST_BYTES, load_plan, plan_bytes
 from gpuwise.plan.types import Plan
@@ -48,16 +47,11 @@ def export(
         loaded = load_plan(plan)
         content = read_regular(plan, limit_bytes=LARGEST_BYTES)
     name = os.path.basename(os.fspath(output)) if output is not None else f"{to}.{target.suffix}"
-    result = exported(loaded, target, file=name, plan_sha256=sha256(content).hexdigest(), on_cpu=_is_cpu(loaded))
+    result = exported(loaded, target, file=name, plan_sha256=sha256(content).hexdigest(), on_cpu=loaded.on_cpu)
     result = replace(result, difference=_difference(loaded, result.strategy, job))
     if output is not None:
         _write(result.text, output)
     return result
-
-
-def _is_cpu(plan: Plan) -> bool:
-    chip = load_catalog().chips.get(plan.device)
-    return plan.device.startswith("cpu") if chip is None else chip.kind == "cpu"
 
 
 def _difference(plan: Plan, nearest: Strategy, job: str | None) -> StepDifference | None:

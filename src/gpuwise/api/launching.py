@@ -17,6 +17,7 @@ from gpuwise.launch.folder import LaunchFolder, read_folder, write_folder
 from gpuwise.launch.make import Described, describe
 from gpuwise.launch.target import LaunchTarget, target
 from gpuwise.launch_settings import LaunchSettings
+from gpuwise.plan.agreement import check_agrees
 from gpuwise.plan.file import load_plan, plan_bytes
 from gpuwise.plan.types import Plan
 from gpuwise.results.launching import LaunchResult
@@ -41,14 +42,15 @@ def launch(
         shows: called with the result before the client runs.
         settings: optional keywords, see gpuwise.launch_settings.LaunchSettings.
 
-    Raises InputError, UnknownNameError, UnsupportedError and JobError for what cannot be launched so, MissingDependencyError
-    for a client that is not installed.
+    Raises FileFormatError for a plan's file that was edited by hand; InputError, UnknownNameError, UnsupportedError and
+    JobError for what cannot be launched so; MissingDependencyError for a client that is not installed.
     """
     destination = target(to)
-    content = plan_bytes(plan) if isinstance(plan, Plan) else None
-    loaded = plan if isinstance(plan, Plan) else load_plan(plan)
-    if content is None:
-        content = Path(str(plan)).read_bytes()
+    if isinstance(plan, Plan):
+        loaded, content = plan, plan_bytes(plan)
+    else:
+        loaded, content = load_plan(plan), Path(plan).read_bytes()
+        check_agrees(loaded)
     _check_job(loaded)
     chip = load_catalog().chips.get(loaded.device)
     described = describe(loaded, destination, settings, plan_bytes=content, vendor="" if chip is None else chip.vendor)

@@ -69,7 +69,7 @@ def describe(plan: Plan, target: LaunchTarget, settings: LaunchSettings, *, plan
         job=job,
         files={PLAN_FILE: plan_bytes, **files, **install_files},
         machines=machines,
-        devices_per_machine=devices if plan.offer.count else 0,  # of an offer with 0 devices the host's CPU is the device
+        devices_per_machine=0 if plan.on_cpu else devices,
         vendor=vendor,
         ranks_per_machine=plan.strategy.mesh.devices // machines,
         run_folder=f"./{run}" if run.startswith("-") else run,

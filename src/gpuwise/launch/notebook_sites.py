@@ -76,7 +76,7 @@ def site_of(plan: Plan, name: str) -> NotebookSite:
     """
     names = [name] if name else sorted(SITES, key=lambda site: site != plan.offer.provider)
     for site in names:
-        if _on_cpu(plan) or _row(plan, site) is not None:
+        if plan.on_cpu or _row(plan, site) is not None:
             return SITES[site]
     has = "; ".join(f"{SITES[site].title} has {_devices(site)}" for site in (names if name else SITES))
     raise UnsupportedError(
@@ -87,7 +87,7 @@ def site_of(plan: Plan, name: str) -> NotebookSite:
 
 def accelerator(plan: Plan, site: NotebookSite) -> str:
     """What the site calls the plan's device; "" for a CPU. Raises UnsupportedError for a device that it has no name for."""
-    return "" if _on_cpu(plan) else device_name(site.name, plan.device, speaker=site.title)
+    return "" if plan.on_cpu else device_name(site.name, plan.device, speaker=site.title)
 
 
 def site_time(plan: Plan, site: NotebookSite) -> SiteTime:
@@ -102,19 +102,13 @@ def site_time(plan: Plan, site: NotebookSite) -> SiteTime:
     terms, _ = rental(offer, parameters=0)
     session_s = terms.session_s
     assert session_s is not None  # of a free offer
-    week_s = terms.week_s if terms.week_s is not None and not _on_cpu(plan) and limits is row else math.inf
+    week_s = terms.week_s if terms.week_s is not None and not plan.on_cpu and limits is row else math.inf
     if plan.offer.provider == site.name:
         return SiteTime(session_s, min(week_s, WEEK_S), plan.machine_hours * HOUR_S)
     save_s = save_seconds(replace(plan, offer=offer)).value
     terms = replace(terms, save_s=save_s, week_s=None if math.isinf(week_s) else week_s)
     machine_s = bill(plan.forecast.step_time_s.value * plan.steps, terms).machine_s
     return SiteTime(session_s, min(week_s, WEEK_S), machine_s)
-
-
-def _on_cpu(plan: Plan) -> bool:
-    """Whether the plan's device is a CPU, which every notebook has."""
-    chip = load_catalog().chips.get(plan.device)
-    return plan.offer.count == 0 or (chip is not None and chip.kind == "cpu")
 
 
 def _rows(site: str) -> Sequence[OfferRow]:

@@ -92,6 +92,11 @@ class Plan(Printed):
         return sentences(self.assumption_notes)
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether the host's CPU is the device: such offers have no devices beside it."""
+        return self.offer.count == 0
+
+    @property
     def price_outlier(self) -> bool:
         """Whether the price is suspiciously far below the chip's median."""
         return is_outlier(self.price_of_median)

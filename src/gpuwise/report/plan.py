@@ -217,7 +217,7 @@ def _money(usd: float) -> str:
 
 def _interval(plan: Plan) -> str:
     """Of the money; of the time where that is what matters: free and owned machines, and CPUs."""
-    by_time = plan.offer.terms in ("free", "owned") or plan.offer.count == 0
+    by_time = plan.offer.terms in ("free", "owned") or plan.on_cpu
     if by_time and plan.hours_interval is not None:
         return span(plan.hours_interval, lambda hours: format_duration(hours * 3600))
     return span(plan.usd, format_usd)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from gpuwise.cost.forecast import Interval
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.hardware import load_catalog
 from gpuwise.plan.economics.spot import write_rate_bytes_per_s
 from gpuwise.plan.types import Plan
 
@@ -68,8 +67,7 @@ def stop_seconds(plan: Plan, *, write_bytes_per_s: float | None = None) -> Inter
     Arguments and errors are those of save_seconds.
     """
     save, step = save_seconds(plan, write_bytes_per_s=write_bytes_per_s), plan.forecast.step_time_s
-    chip = load_catalog().chips.get(plan.device)
-    ahead = 0 if plan.offer.count == 0 or (chip is not None and chip.kind == "cpu") else STEPS_AHEAD
+    ahead = 0 if plan.on_cpu else STEPS_AHEAD
     every_s = plan.checkpoint_interval_s
     saves = 2 if every_s is not None and save.value > TELLING_SHARE * every_s else 1
     return Interval(
