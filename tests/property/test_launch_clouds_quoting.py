@@ -8,35 +8,10 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.cloud_launches import FILES, job_of, plan_at, written
 from tests.launch_samples import Call, Clients
+from tests.odd_texts import FILE_NAMES, VALUES
 from tests.stand_in_kubelet import mount_files
-
-# What YAML, a shell or a program could read as its own.
-NASTY = (
-    *(
-        "'",
-        '"',
-        " ",
-        "\n",
-        "\t",
-        "$(touch hacked)",
-        "`touch hacked`",
-        ";touch hacked;",
-        "${HOME}",
-        "\\",
-        "#",
-        "!",
-        "-",
-        "=",
-        "é",
-    ),
-    *(": ", "no", "1e3", "~", "&a", "*a", "{", "]", "%", "@", "|", ">", "---\n", "\u2028", "\x85", "\x07"),
-)
-TEXTS = st.lists(st.one_of(st.sampled_from(NASTY), st.sampled_from("ab1._")), min_size=1, max_size=8).map("".join)
-FILE_NAMES = TEXTS.map(lambda text: text.replace("/", "")).filter(lambda text: text.strip() and len(text.encode()) < 60)
-VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20) | TEXTS
 
 
 def run_as_written(to: str, documents: list[dict], out: Path, clients: Clients) -> list[Call]:

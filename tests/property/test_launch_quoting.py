@@ -9,35 +9,11 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.launch_samples import Clients, sample_plan
+from tests.odd_texts import FILE_NAMES, VALUES
 
 import gpuwise
 
-# What a shell, Slurm or a program could read as its own.
-NASTY = (
-    "'",
-    '"',
-    " ",
-    "\n",
-    "\t",
-    "$(touch hacked)",
-    "`touch hacked`",
-    ";touch hacked;",
-    "&",
-    "|",
-    "*",
-    "~",
-    "\\",
-    "#",
-    "!",
-    "-",
-    "=",
-    "é",
-)
-TEXTS = st.lists(st.one_of(st.sampled_from(NASTY), st.sampled_from("ab1._")), min_size=1, max_size=8).map("".join)
-FILES = TEXTS.filter(lambda text: text.strip() and len(text) < 60)
-VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20) | TEXTS
 IMAGE = "ghcr.io/team/net:1.0"
 TARGETS = {
     "torchrun": ("bash", "launch.sh"),
@@ -63,7 +39,7 @@ def words_of_training(clients: Clients) -> list[list[str]]:
 
 @pytest.mark.parametrize("target", TARGETS)
 @settings(max_examples=12, deadline=None)
-@given(stem=FILES, run=FILES, value=VALUES)
+@given(stem=FILE_NAMES, run=FILE_NAMES, value=VALUES)
 def test_no_shell_reads_a_users_words(target, stem, run, value):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

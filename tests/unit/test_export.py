@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.drawn_strategies import drawn_strategy
+from tests.launch_samples import sample_plan
 
+from gpuwise import api
 from gpuwise.errors import FileFormatError, InputError, UnknownNameError, UnsupportedError
 from gpuwise.export.cells import IN_SCRIPT
 from gpuwise.export.reading import read_config
@@ -314,3 +316,8 @@ def test_the_shipped_keys_name_their_peer_and_version():
         data = json.loads(path.read_text())
         assert set(data) == {"peer", "version", "made_by", "whole", "keys"}
         assert path.stem in (*TARGETS, *SCRIPTS)
+
+
+def test_a_plan_for_this_machines_cpu_is_exported_for_a_cpu():
+    plan = replace(sample_plan(cpu=True), device="here-cpu")
+    assert "use_cpu: true\n" in api.export(plan, to="accelerate").text

@@ -219,6 +219,8 @@ def test_ssh_needs_a_host_for_each_machine_and_a_folder_that_all_see(tmp_path):
         gpuwise.launch(sample_plan(), to="ssh", output=tmp_path / "out")
     with pytest.raises(InputError, match="has 1 machine, and hosts names 2"):
         gpuwise.launch(sample_plan(), to="ssh", output=tmp_path / "out", set=["hosts=a,b"])
+    with pytest.raises(InputError, match="no folder with a colon"):
+        gpuwise.launch(sample_plan(), to="ssh", output=tmp_path / "out", set=["hosts=a"], image="net:1", run="/runs/a:b")
     with pytest.raises(InputError, match="the others cannot see"):
         gpuwise.launch(sample_plan(devices=16, machines=2), to="ssh", output=tmp_path / "out", set=["hosts=a,b"])
 

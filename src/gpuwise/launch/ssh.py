@@ -46,13 +46,16 @@ def _here(launch: Launch, hosts: Sequence[str]) -> str:
     ssh = joined(["ssh", "-o", "BatchMode=yes", *port])
     return script(
         f"# Trains {launch.name} as planned: bash {SCRIPT} [start|stop|log]",
+        "set -o pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")" || exit 2',
         f"hosts=({joined(hosts)})",
         f'everywhere() {{ for host in "${{hosts[@]}}"; do {ssh} "$host" "$1" || exit; done; }}',
+        # GNU tar would take a backslash in the name of a file for the beginning of a code.
+        "pack=(tar); if tar --version | grep -q GNU; then pack+=(--no-unquote); fi",
         'case "${1:-start}" in',
         "  start)",
         '    for host in "${hosts[@]}"; do',
-        f"      tar -cf - -- {joined([*launch.files, REMOTE])} |"
+        f'      "${{pack[@]}}" -cf - -- {joined([*launch.files, REMOTE])} |'
         f' {ssh} "$host" {shlex.quote(f"mkdir -p {home} && tar -C {home} -xf -")} || exit',
         "    done",
         f"    everywhere {shlex.quote(start)} ;;",
@@ -67,6 +70,8 @@ def _container(launch: Launch, home: str) -> str:
     """The shell command that starts the container on a machine; it goes on when ssh ends."""
     assert launch.image is not None
     engine, run = launch.settings["engine"], launch.run_folder
+    if run.startswith("/") and ":" in run:
+        raise InputError(f"--run {run}: a container mounts no folder with a colon in its path.", ["another --run FOLDER"])
     words = [engine, "run", "--detach", "--name", launch.name, "--network", "host", "--ipc", "host"]
     words += ["--stop-timeout", str(launch.grace_s)]
     if launch.restarts:
