@@ -6,9 +6,6 @@ import json
 import subprocess
 import tempfile
 from pathlib import Path
-from subprocess import CompletedProcess
-from types import TracebackType
-from typing import Self
 
 from tests.daemons.namespace import ADDRESS, Namespace, until
 
@@ -44,7 +41,7 @@ runroot = "/run/containers"
 _LINKS = {name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")}
 
 
-class Machines:
+class Machines(Namespace):
     """Hosts node0, node1, ... with one user each, me0, me1, ..., whose homes differ. ssh needs no password.
 
     Arguments:
@@ -53,8 +50,8 @@ class Machines:
     """
 
     def __init__(self, count: int = 1, *, seen: tuple[Path, ...] = ()):
-        self._temporary = tempfile.TemporaryDirectory(prefix="ssh-")
-        self.folder = folder = Path(self._temporary.name)
+        temporary = tempfile.TemporaryDirectory(prefix="ssh-")
+        folder = Path(temporary.name)
         self.users = {f"me{index}@node{index}": folder / f"me{index}" for index in range(count)}
         for home in (folder / "home/.ssh", *self.users.values()):
             home.mkdir(parents=True)
@@ -73,28 +70,14 @@ class Machines:
             "containers/containers.conf": _CONTAINERS.format(volumes=volumes),
             "containers/storage.conf": _STORAGE.format(folder=folder),
         }
-        self._namespace = Namespace(folder, hosts=hosts, etc=etc)
+        super().__init__(temporary, hosts=hosts, etc=etc, environment={"HOME": f"{folder}/home"})
 
-    def __enter__(self) -> Self:
-        self._namespace.__enter__()
-        try:
-            self.run("mkdir", "-m", "0755", "/run/sshd")
-            self.run("/usr/sbin/sshd", "-f", f"{self.folder}/sshd_config", "-E", f"{self.folder}/sshd.log")
-            user = next(iter(self.users))
-            answers = ["ssh", "-o", "BatchMode=yes", user, "true"]
-            until(lambda: not self.run(*answers, check=False).returncode, timeout_s=30, what=f"sshd{self._namespace.logs()}")
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._namespace.__exit__(kind, error, trace)
-        self._temporary.cleanup()
-
-    def run(self, *argv: str | Path, cwd: Path | None = None, check: bool = True, **environment: str) -> CompletedProcess[str]:
-        """Runs a command inside, to its end: `ssh`, `podman` or any other."""
-        return self._namespace.run(*argv, cwd=cwd, check=check, HOME=f"{self.folder}/home", **environment)
+    def begin(self) -> None:
+        self.run("mkdir", "-m", "0755", "/run/sshd")
+        self.run("/usr/sbin/sshd", "-f", f"{self.folder}/sshd_config", "-E", f"{self.folder}/sshd.log")
+        user = next(iter(self.users))
+        answers = ["ssh", "-o", "BatchMode=yes", user, "true"]
+        until(lambda: not self.run(*answers, check=False).returncode, timeout_s=30, what=f"sshd{self.logs()}")
 
     def make_image(self) -> None:
         """IMAGE, for podman. Control groups of the older kind are hidden from crun, which refuses a mixture."""

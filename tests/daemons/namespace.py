@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -61,13 +62,22 @@ class Namespace:
     """Namespaces for mounts, processes, network and host name, as a context manager.
 
     Arguments:
-        folder: for the files of the daemons; it is the same folder inside.
+        temporary: folder for the files of the daemons, the same inside. It is removed at the end.
         hosts: further names of the one address inside.
         etc: files that lie over those of /etc inside, by their path below it.
+        environment: variables of what runs inside.
     """
 
-    def __init__(self, folder: Path, *, hosts: Sequence[str] = (), etc: Mapping[str, str] | None = None):
-        self.folder = folder
+    def __init__(
+        self,
+        temporary: tempfile.TemporaryDirectory[str],
+        *,
+        hosts: Sequence[str] = (),
+        etc: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ):
+        self._temporary, self._environment = temporary, environment or {}
+        self.folder = folder = Path(temporary.name)
         names = " ".join([HOST, *hosts])
         for name, text in {"hosts": f"127.0.0.1 localhost\n{ADDRESS} {names}\n", **(etc or {})}.items():
             path = folder / "etc" / name
@@ -86,11 +96,20 @@ class Namespace:
             raise DaemonError(f"no namespace: {self._unshare.communicate()[1]}")
         pid = self._unshare.pid
         self._first = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+        try:
+            self.begin()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
+
+    def begin(self) -> None:
+        """Starts the daemons inside, and waits until they answer."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._unshare is not None:
             self._unshare.communicate()  # closes its standard input
+        self._temporary.cleanup()
 
     def command(self, *argv: str | Path) -> list[str]:
         """The command that runs this one inside."""
@@ -101,7 +120,8 @@ class Namespace:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command inside, to its end. Raises DaemonError if it fails, unless not `check`."""
         command = [*self.command("env", f"--chdir={cwd or self.folder}", *argv)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=250)
+        variables = {**os.environ, **self._environment, **environment}
+        done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=250)
         if check and done.returncode:
             raise DaemonError(
                 f"{' '.join(map(str, argv))} ended with {done.returncode}: {done.stdout}{done.stderr}{self.logs()}"

@@ -6,9 +6,6 @@ import os
 import string
 import tempfile
 from pathlib import Path
-from subprocess import CompletedProcess
-from types import TracebackType
-from typing import Self
 
 from tests.daemons.namespace import ADDRESS, HOST, DaemonError, Namespace, until
 
@@ -16,7 +13,7 @@ NODES = ["n0", "n1"]
 _ACTIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED", "SUSPENDED", "PREEMPTED")
 
 
-class Slurm:
+class Slurm(Namespace):
     """Machines n0 and n1 with eight fake H100s each; jobs of the partition `main` preempt those of `spot`, which are requeued.
 
     Arguments:
@@ -26,8 +23,8 @@ class Slurm:
     """
 
     def __init__(self, *, grace_s: int = 30, requeue_delay_s: int = 120, schedule_every_s: int = 60):
-        self._temporary = tempfile.TemporaryDirectory(prefix="slurm-")  # short: paths of sockets have 107 characters
-        self.folder = folder = Path(self._temporary.name)
+        temporary = tempfile.TemporaryDirectory(prefix="slurm-")  # short: paths of sockets have 107 characters
+        folder = Path(temporary.name)
         names = {"folder": str(folder), "host": HOST, "address": ADDRESS}
         seconds = {"grace_s": grace_s, "requeue_delay_s": requeue_delay_s, "schedule_every_s": schedule_every_s}
         template = string.Template(Path(__file__).with_name("slurm.conf.in").read_text())
@@ -39,33 +36,15 @@ class Slurm:
             (folder / name).mkdir()
         (folder / "munge.key").write_bytes(os.urandom(1024))
         (folder / "munge.key").chmod(0o600)
-        self._namespace = Namespace(folder, hosts=NODES)
+        super().__init__(temporary, hosts=NODES, environment={"SLURM_CONF": f"{folder}/slurm.conf", "HOME": f"{folder}/home"})
 
-    def __enter__(self) -> Self:
-        self._namespace.__enter__()
-        try:
-            places = [f"--{name}={self.folder}/munge{suffix}" for name, suffix in _MUNGE_FILES.items()]
-            self.run("munged", "--force", *places)
-            self.run("slurmctld")
-            for node in NODES:
-                self.run("slurmd", "-N", node)
-            until(self._ready, timeout_s=60, what=f"two idle machines{self.logs()}")
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._namespace.__exit__(kind, error, trace)
-        self._temporary.cleanup()
-
-    def run(self, *argv: str | Path, cwd: Path | None = None, check: bool = True, **environment: str) -> CompletedProcess[str]:
-        """Runs a command inside, to its end: `sbatch`, `scontrol` or any other."""
-        variables = {"SLURM_CONF": f"{self.folder}/slurm.conf", "HOME": f"{self.folder}/home", **environment}
-        return self._namespace.run(*argv, cwd=cwd, check=check, **variables)
-
-    def logs(self) -> str:
-        return self._namespace.logs()
+    def begin(self) -> None:
+        places = [f"--{name}={self.folder}/munge{suffix}" for name, suffix in _MUNGE_FILES.items()]
+        self.run("munged", "--force", *places)
+        self.run("slurmctld")
+        for node in NODES:
+            self.run("slurmd", "-N", node)
+        until(self._ready, timeout_s=60, what=f"two idle machines{self.logs()}")
 
     def submit(self, *argv: str | Path, cwd: Path, **environment: str) -> int:
         """`sbatch` with these arguments; the number of the job."""

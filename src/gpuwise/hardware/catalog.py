@@ -104,7 +104,7 @@ class Catalog:
     def offer_rows(self) -> tuple[OfferRow, ...]:
         """All stored rows, including those without a price."""
         rows: dict[tuple[str, str, str], OfferRow] = {}
-        machines: dict[tuple[str, str], OfferRow] = {}  # by provider and instance, of whatever region
+        machines: dict[tuple[str, str], OfferRow] = {}  # by provider and instance, of any region
         for path, raw, text in self._files("offers/*.toml", lists=True):
             keys: set[tuple[str, str, str]] = set()
             for index, table in enumerate(_list(raw, "offer", path, text)):

@@ -1,6 +1,6 @@
 """Price lists that the user fetched with `gpuwise offers --refresh`, as kept in the cache folder: one JSON file a provider.
 
-A file names the digest of its own content, so that a damaged one is told from a good one. Such a file is ignored, which
+A file names the digest of its own content, so that a damaged one is recognised. Such a file is ignored, which
 `gpuwise doctor` and `gpuwise offers` say, and the shipped prices count. GPUWISE_NO_CACHE=1 switches refreshed prices off.
 """
 

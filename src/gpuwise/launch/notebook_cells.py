@@ -86,6 +86,6 @@ def train(argv: list[str], folder: Path, *, environment: dict[str, str], setup: 
                 process.send_signal(signal.SIGINT)
     code = process.wait()
     if code not in (0, 130):
-        raise RuntimeError(f"gpuwise train ended with exit code {code}; what it said stands above.")
+        raise RuntimeError(f"gpuwise train ended with exit code {code}; its own words stand above.")
     print("All is trained." if code == 0 else "Saved. Run this notebook again in the next session: it goes on from here.")
     return code == 0

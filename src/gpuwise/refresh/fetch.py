@@ -63,7 +63,7 @@ class HttpsClient:
     loopback: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def get(self, url: str, *, hosts: Collection[str], body: object = None, etag: str = "") -> FetchedDocument:
-        """A document. Raises PriceListError, whatever goes wrong.
+        """A document. Raises PriceListError for every failure.
 
         Arguments:
             hosts: allowed ones, for the address and where it redirects to.
@@ -114,7 +114,7 @@ class HttpsClient:
 
     @contextmanager
     def _connection(self, host: str) -> Iterator[http.client.HTTPConnection]:
-        """A connection that is shut when its time is over, whatever it is doing then: the handshake, too."""
+        """A connection that is shut when its time is over, also in its handshake."""
         port = self.loopback.get(host)
         raw = socket.create_connection((host, 443) if port is None else ("127.0.0.1", port), timeout=self.limit_s)
         over = threading.Event()

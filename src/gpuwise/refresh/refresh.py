@@ -20,7 +20,7 @@ from gpuwise.refresh.row_gates import ListedOffer, Quarantined, Yardstick, gated
 from gpuwise.refresh.sources import ListRequest
 from gpuwise.refresh.store import keep, last_good, locked
 
-PARSER = 1  # a list that an older adapter read is fetched again, whatever its tag
+PARSER = 1  # a list that an older adapter read is fetched again, even with the same tag
 MOST_QUARANTINED = 2_000  # kinds of rows that a file names
 
 

@@ -26,7 +26,7 @@ class AttemptTime:
         steps_s: its steps that the run rests on, without the wait for data.
         data_s: their wait for data.
         again_s: its steps that a later attempt has taken again, with their wait for data.
-        saving_s: in which saves held it up.
+        saving_s: in which saves stopped it.
         other_s: evaluations, and what else stands between steps.
     """
 

@@ -56,7 +56,7 @@ class Attempt:
             return
         try:
             before = read_status(self._folder)
-        except ValueError:  # damaged: what it said of attempts is lost, and nothing rests on it
+        except ValueError:  # damaged: its count of attempts is lost, and nothing rests on it
             before = None
         self._stays_done = before is not None and before.state == DONE
         self.number = 1 if before is None else before.attempts + 1
@@ -136,7 +136,7 @@ def _with_checkpoint(status: RunStatus, checkpoint_step: int | None, *, step: in
 
 def after_error(status: RunStatus, error: BaseException) -> RunStatus:
     """The status of an attempt that an error has ended."""
-    if status.state == DONE:  # a run that has taken all of its steps stays done, whatever comes after
+    if status.state == DONE:  # a run that has taken all of its steps stays done
         return status
     if isinstance(error, RunEndedError):
         return replace(status, state=DONE, step=error.step, exit_code=error.exit_code, reason=None)

@@ -64,7 +64,7 @@ def parse(documents: Sequence[bytes], *, provider: str) -> ParsedList:
 
 
 def _member(archive: bytes, provider: str, source: str) -> bytes:
-    """A provider's file of an archive, or its only one, unpacked up to a limit whatever its header claims."""
+    """A provider's file of an archive, or its only one, unpacked up to a limit, which its header cannot change."""
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
             files = [name for name in opened.namelist() if name.endswith(".csv")]

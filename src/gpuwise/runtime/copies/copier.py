@@ -147,7 +147,7 @@ class Copier:
             self._attempt(best.step, lambda: self._put(best.step))
 
     def _attempt(self, step: int, call: Callable[[], CopyOutcome | None]) -> bool:
-        """Whether it is copied. The training goes on whatever happens here."""
+        """Whether it is copied. The training goes on in any case."""
         try:
             outcome = call()
         except CopyGivenUpError:

@@ -31,7 +31,7 @@ class CopyFolder:
         self.path, self.files = path, files or MountFiles()
         self.store = CheckpointStore(path / "checkpoints", keep=keep, files=self.files)
         self.unremovable: str | None = None
-        self._concluded: set[int] = set()  # complete, whatever the mount shows of other machines' files
+        self._concluded: set[int] = set()  # complete, even where the mount does not show other machines' files
 
     def complete(self) -> list[Checkpoint]:
         """The complete checkpoints, newest first: all files are there in their sizes. Raises OSError."""

@@ -56,7 +56,7 @@ def copy_file(files: Files, source: Path, target: Path, expected: Digest | None,
     """Copies a file as a new one, hashed on the way. Returns its size and checksum.
 
     Arguments:
-        expected: what the file must be; None: whatever it is.
+        expected: what the file must be; None for any content.
 
     Raises FileFormatError where the source cannot be read or is not what is expected, OSError where the copy cannot be written
     or has another size.

@@ -22,7 +22,7 @@ from gpuwise.runtime.run.settings import TrainSettings
 
 MARGIN_S = 5.0  # of the time that is left: for the result, the report and their copies
 LEFT_WITHIN_S = 600.0
-SILENT_AFTER_FAILURE_S = 60.0  # for which an error is not told while a mount does not move on
+SILENT_AFTER_FAILURE_S = 60.0  # for which an error waits while a mount does not move on
 
 
 class StoredCheckpoints(Protocol):
@@ -76,7 +76,7 @@ class RunCopies:
         self._reporter: Reporter | None = None
         self._saved: SavedSteps | None = None
         self._begun: int | None = None  # step of the newest checkpoint whose copy was begun
-        self._failed: str | None = None  # the latest failure, told once
+        self._failed: str | None = None  # the latest failure, shown once
         self._ended = False
         self.problem: str | None = None
         if self._copy is not None:
@@ -150,7 +150,7 @@ class RunCopies:
         """The end of the run, after its last save: waits until that is copied, or until there is no more time.
 
         Arguments:
-            left_s: seconds until this process may be ended; None: nobody has said when.
+            left_s: seconds until this process may be ended; None where that is unknown.
         """
         if self._copy is None:
             return
