@@ -12,6 +12,6 @@ _LONGEST_NAME = 60  # bytes of a file's name, with which paths stay far below th
 TEXTS = st.lists(st.one_of(st.sampled_from((*_SHELL, *_YAML, *_OTHERS)), st.sampled_from("ab1._")), min_size=1, max_size=8).map(
     "".join
 )
-FILE_NAMES = TEXTS.filter(lambda text: text.strip() and len(text.encode()) < _LONGEST_NAME)
+FILE_NAMES = TEXTS.filter(lambda text: text.strip() and text not in (".", "..") and len(text.encode()) < _LONGEST_NAME)
 # Of environment variables: any text without a NUL.
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20) | TEXTS

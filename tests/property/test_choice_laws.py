@@ -23,7 +23,7 @@ from gpuwise.plan_settings import OBJECTIVES
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_plan_synthetic import offer, synthetic_source
 
-FEW = settings(max_examples=20, deadline=None, derandomize=True)
+FEW = settings(max_examples=20, deadline=None)
 CATALOG = Catalog(user_files=())
 TRACES = StepTraces(synthetic_source(width=2048, layers=4))
 CHIPS = ("t4", "rtx-4090", "a100-80gb-sxm", "h100-80gb-sxm")

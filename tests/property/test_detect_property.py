@@ -65,7 +65,7 @@ def damaged(draw: st.DrawFn) -> dict[str, bytes]:
     return contents
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None)
 @given(contents=damaged())
 def test_detection_never_fails(contents: dict[str, bytes]):
     with tempfile.TemporaryDirectory() as folder:

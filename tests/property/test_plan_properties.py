@@ -30,7 +30,7 @@ from gpuwise.strategy import OPTIMIZERS, PRECISIONS, RECOMPUTES, Mesh, Strategy
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_plan_synthetic import offer, synthetic_source
 
-FEW = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MANY = settings(FEW, max_examples=150)
 CATALOG = load_catalog()
 SOURCE = synthetic_source(width=2048, layers=4)

@@ -56,7 +56,7 @@ KEYS = {
 
 @pytest.mark.parametrize("name", CELLS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None)
 def test_any_cells(name: str, data: st.DataObject):
     columns = data.draw(st.permutations(CELLS[name]))
     rows = data.draw(st.lists(st.lists(VALUES, min_size=len(columns), max_size=len(columns)), max_size=4))
@@ -66,7 +66,7 @@ def test_any_cells(name: str, data: st.DataObject):
 
 @pytest.mark.parametrize("name", KEYS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None)
 def test_any_values(name: str, data: st.DataObject):
     import json
 
@@ -76,7 +76,7 @@ def test_any_values(name: str, data: st.DataObject):
 
 
 @given(document=st.binary(max_size=200), name=st.sampled_from(list(LISTS)))
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None)
 def test_any_bytes(document: bytes, name: str):
     check(name, (document,))
 
@@ -96,7 +96,7 @@ def test_a_million_damaged_lists():
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_last_good_list_stays_or_a_whole_one_takes_its_place(
     seed: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ):

@@ -20,7 +20,7 @@ from gpuwise.plan.search import plan
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_plan_synthetic import offer, synthetic_source
 
-SOME = settings(max_examples=30, deadline=None, derandomize=True)
+SOME = settings(max_examples=30, deadline=None)
 MANY = settings(SOME, max_examples=200)
 CATALOG = Catalog(user_files=())
 SOURCE = synthetic_source(width=2048, layers=4)

@@ -190,7 +190,7 @@ def test_neighbours_are_legal_and_have_as_many_devices_and_samples(strategy: Str
         assert {2, 8} <= {other.mesh.ep for other in others}
 
 
-@settings(deadline=None, max_examples=15, derandomize=True)
+@settings(deadline=None, max_examples=15)
 @given(st.sampled_from(CLUSTERS), st.floats(1.0, 8.0), st.floats(1.0, 4.0))
 def test_more_memory_never_makes_the_optimum_worse(name: str, tenths: float, times: float) -> None:
     least = searched(name, cluster_of(name)).least_bytes
@@ -208,7 +208,7 @@ def test_more_memory_never_makes_the_optimum_worse(name: str, tenths: float, tim
         assert more.best[0].step_s <= less.best[0].step_s
 
 
-@settings(deadline=None, max_examples=12, derandomize=True)
+@settings(deadline=None, max_examples=12)
 @given(st.sampled_from(CLUSTERS), st.floats(0.1, 10.0), st.floats(1.0, 8.0))
 def test_more_bandwidth_never_makes_the_optimum_worse(name: str, share: float, times: float) -> None:
     cluster = cluster_of(name)
@@ -237,7 +237,7 @@ def test_the_same_search_gives_the_same_result(name: str) -> None:
     assert searched(name, cluster, keep=2).best == first.best[:2]
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 96), st.integers(1, 600), st.integers(1, 40), st.sampled_from([(1,), (1, 2), (1, 2, 4, 8), (1, 3)]))
 def test_every_point_makes_the_global_batch(devices: int, batch: int, blocks: int, degrees: tuple[int, ...]) -> None:
     space = layouts(devices, ModelLimits(blocks, degrees))

@@ -241,7 +241,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 @given(mutated())
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None)
 def test_whatever_is_in_the_file_it_is_used_or_left_out_with_one_warning(text: bytes):
     with tempfile.TemporaryDirectory() as folder:
         chip = written(Path(folder), text)
@@ -261,7 +261,7 @@ def test_whatever_is_in_the_file_it_is_used_or_left_out_with_one_warning(text: b
     st.sampled_from(["schema", "level", "of", "scale", "entry", "spread", "chip", "measured", "more"]),
 )
 @example({"fp32": 10**400}, "scale")
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None)
 def test_whatever_stands_at_a_key_it_is_a_file_or_a_format_error(value: Any, key: str):
     data = {
         "schema": 1,

@@ -79,7 +79,7 @@ def test_both_below_everything():
     assert "takes longer, and costs more" in str(error)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None)
 @given(budget=st.none() | st.floats(0.01, 300), deadline_h=st.none() | st.floats(0.1, 200))
 def test_every_advised_limit_admits_a_plan(budget, deadline_h):
     """Each way out with a figure is followed alone."""

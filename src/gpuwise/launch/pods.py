@@ -6,6 +6,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from posixpath import normpath
 
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.json_types import Json, JsonObject
@@ -193,7 +194,7 @@ def _run_mount(launch: Launch) -> str:
     """Where the folder of the run is mounted. Raises InputError for a path that Kubernetes does not mount at."""
     folder = launch.run_folder.removeprefix("./")
     path = folder if folder.startswith("/") else f"{_WORK}/{folder}"
-    if ":" in path or ".." in path.split("/") or path.rstrip("/") in ("", _FILES, _WORK):
+    if ":" in path or ".." in path.split("/") or normpath(path).lstrip("/") in ("", ".", _FILES[1:], _WORK[1:]):
         raise InputError(f"--run {launch.run_folder}: Kubernetes mounts no volume there.", ["--run /runs/digits"])
     return path
 

@@ -87,9 +87,19 @@ def _placed(launch: Launch) -> Launch:
 
 
 def _in_volume(launch: Launch) -> str:
-    """The folder of the run in the volume, which is mounted as the folder around it."""
+    """The folder of the run in the volume, which is mounted as the folder around it.
+
+    Raises InputError for a path that has no folder around it to mount at.
+    """
     folder = PurePosixPath(launch.run_folder)
-    return str(folder) if folder.is_absolute() and len(folder.parts) > 2 else f"{_VOLUME}/{launch.name}"
+    if not folder.is_absolute():
+        return f"{_VOLUME}/{launch.name}"
+    if len(folder.parts) < 3 or ".." in folder.parts:
+        raise InputError(
+            f"--run {launch.run_folder} is not in a folder where the volume could be mounted.",
+            [f"--run {_VOLUME}/{launch.name}"],
+        )
+    return str(folder)
 
 
 def _task(launch: Launch) -> dict[str, Json]:
