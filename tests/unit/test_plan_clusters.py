@@ -16,7 +16,6 @@ from gpuwise.plan.buying.candidates import Candidate, candidates
 from gpuwise.plan.buying.clusters import with_clusters
 from gpuwise.plan.compose.verify import Finals
 from gpuwise.plan.composed import ComposedStrategies
-from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.request import Request
 from gpuwise.plan.search import search, widened
 
@@ -35,24 +34,24 @@ def clusters(request: Request) -> tuple[list[Candidate], dict[str, set[str]]]:
 
 
 def test_a_wider_search_adds_to_what_is_searched_already(monkeypatch):
-    """It is equal to one of all the hardware, and counts and forecasts nothing twice."""
+    """It is equal to one of all the hardware, and searches on no cluster twice."""
     catalog = Catalog(user_files=())
-    source = source_of("llama3-8b")
+    source = source_of("gpt2")
     narrow = Request(samples=10**6, on=("h100-sxm:8", "h200-sxm:1"))
-    wider = replace(narrow, on=("h100-sxm:8", "h200-sxm:1", "h100-sxm:8x4"))
-    forecast, whole = [], search(source.traces(), wider, catalog.offers, catalog)
+    wider = replace(narrow, on=("h100-sxm:8", "h200-sxm:1", "h100-sxm:8x2"))
+    whole = search(source.traces(), wider, catalog.offers, catalog)
     searched = search(source.traces(), narrow, catalog.offers, catalog)
-    made = StepPricer.forecast
+    best_on, searched_on = ComposedStrategies._best_on, []
 
-    def counted(pricer, strategy, cluster, **options):
-        forecast.append((strategy, cluster))
-        return made(pricer, strategy, cluster, **options)
+    def counted(self, constraints, precision, clusters):
+        searched_on.extend(cluster.machines for cluster in clusters)
+        return best_on(self, constraints, precision, clusters)
 
-    monkeypatch.setattr(StepPricer, "forecast", counted)
+    monkeypatch.setattr(ComposedStrategies, "_best_on", counted)
     both = widened(searched, wider, catalog.offers, catalog)
     assert both.best == whole.best
     assert len(searched.best) < len(both.best)
-    assert {cluster.machines for _, cluster in forecast} <= {4}
+    assert set(searched_on) == {2}
     assert both.strategies.priced == whole.strategies.priced
 
 
