@@ -115,3 +115,8 @@ def test_weights_that_do_not_fit_are_a_row_with_a_reason():
     result = serve_plan("llama3-8b", on="gtx-1080-ti,h100-sxm", rate="1/s", precision="fp16")
     assert [row.device for row in result.rows] == ["h100-80gb-sxm", "gtx-1080-ti"]
     assert "GB for weights" in result.rows[1].reason
+
+
+def test_requests_of_a_preset_end_with_the_context_of_its_published_model():
+    with pytest.raises(InputError, match="more than the model's context of 8,192 tokens"):
+        serve_plan("llama3-8b", on="h100-sxm", rate="1/s", input=9000, output=10)

@@ -62,7 +62,7 @@ QUESTION = {"rate": "300/s", "slo": "ttft=200ms,tpot=20ms"}
 def test_the_whole_catalog_answers_as_every_device_by_name(few_chips):
     whole = serve_plan(job(), **QUESTION)
     names = [f"{chip}{count}" for chip in ("rtx-4090", "h100-80gb-sxm") for count in ("", ":2")]
-    names += ["l40s", "l40s:4", "rtx-3090:2", "rtx-3090:4"]
+    names += ["l40s", "l40s:4", "rtx-3090:2", "rtx-3090:4", "t4", "t4:2"]
     named = serve_plan(job(), on=names, **QUESTION)
     assert [row.replicas > 0 for row in whole.rows] == [True, True, *[False] * (len(whole.rows) - 2)]
     assert whole.rows[:2] == named.rows[:2]
@@ -72,7 +72,20 @@ def test_the_whole_catalog_answers_as_every_device_by_name(few_chips):
     assert [each.usd_per_month for each in whole.by_rate] == [each.usd_per_month for each in named.by_rate]
     words = " ".join(whole.assumptions)
     assert "tpu-v5e" in words  # of which no engine has figures
-    assert "do not compute in bf16: t4" in words
+    assert "served in fp16, since they do not compute in bf16: t4" in words
+
+
+def test_devices_without_bf16_serve_in_fp16_unless_bf16_is_named(few_chips):
+    result = serve_plan(job(), on="t4,rtx-4090", rate="10/s")
+    t4 = next(row for row in result.rows if row.device == "t4")
+    assert t4.replicas > 0
+    assert "--dtype float16" in t4.launch
+    assert "served in fp16, since they do not compute in bf16: t4" in result.assumptions
+    assert serve_plan(job(), on="t4", rate="10/s", precision="fp16").rows[0] == t4
+    with pytest.raises(UnsupportedError, match=r"t4 does not compute in bf16\. Try leave out --precision"):
+        serve_plan(job(), on="t4", rate="10/s", precision="bf16")
+    named = serve_plan(job(), precision="bf16", **QUESTION)
+    assert "left out, since they do not compute in the precision: t4 (bf16)" in named.assumptions
 
 
 @pytest.mark.parametrize("device", ["rtx-4090", "h100-80gb-sxm:2"])

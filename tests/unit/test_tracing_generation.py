@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import gpuwise.tracing.generation as recording
 from gpuwise.errors import JobError
 from gpuwise.job import Job
 from gpuwise.job.hf import hf_job
@@ -181,6 +182,30 @@ def test_few_blocks_show_all():
     assert few.attention[0].layers == 12
     trace = few.tokens.at(micro_batch=1, new_tokens=2)
     assert np.isclose(trace.counts() @ trace.operations.column("flops"), 12 / 3 * _flops(tiny(), 2))
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_few_blocks_are_recorded_where_layers_are_shared_too(monkeypatch, tp):
+    recorded, layers = recording._recorded, []
+
+    def counted(job, *arguments, **options):
+        layers.append(len(job.model().layers))
+        return recorded(job, *arguments, **options)
+
+    monkeypatch.setattr(recording, "_recorded", counted)
+    few = record_generation(tiny(layers=12), tp=tp)
+    assert max(layers) < 12
+    monkeypatch.setattr(recording, "_repeated", lambda *arguments: None)
+    whole = record_generation(tiny(layers=12), tp=tp)
+    assert layers[-1] == 12
+    for name in ("attention", "weights", "cache_bytes_per_token", "cache_bytes_per_sequence", "activation_bytes_per_token"):
+        assert getattr(few, name) == getattr(whole, name)
+    for tokens in (1, 5, 512):
+        a, b = (each.tokens.at(micro_batch=1, new_tokens=tokens) for each in (few, whole))
+        assert [a.operations.name[row] for row in a.sequence.operation] == [
+            b.operations.name[row] for row in b.sequence.operation
+        ]
+        assert np.array_equal(a.operations.values[a.sequence.operation], b.operations.values[b.sequence.operation])
 
 
 def _flops(job: Job, tokens: int) -> float:

@@ -99,7 +99,7 @@ class DraftedModel(EngineModel):
         elif settings.own is None and settings.draft != LOOKUP:
             # A draft of llama.cpp has the mix of the model; others take it as it is published, in 16 bits.
             format = self.format if self.engine.name == "llama.cpp" else None
-            self._draft = EngineModel(job_of(settings.draft), self.engine, self.precision, format, self.cache)
+            self._draft = EngineModel(job_of(settings.draft), self.engine, self.named_precision, format, self.cache)
 
     @property
     def notes(self) -> tuple[Note, ...]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
     from gpuwise.serving.generation import Generation
 
-    ModelArguments = tuple[Job, Engine, str, Format | None, CacheFormat | None]  # of EngineModel
+    ModelArguments = tuple[Job, Engine, str | None, Format | None, CacheFormat | None]  # of EngineModel
 
 EXPERTS = "experts"  # the name that models of Hugging Face and ours give the list of experts
 PRECISION_BYTES = {"fp16": 2, "bf16": 2}
@@ -40,16 +40,21 @@ class EngineModel:
     Arguments:
         job: whose model generates.
         engine: that runs it.
-        precision: of activations, and of a cache and weights without a format of their own.
+        precision: of activations, and of a cache and weights without a format of their own. None: the engine's own, and
+            fp16 on devices that do not compute in its bf16.
         format: of weights; None for the precision.
         cache: format of keys and values; None for the precision.
     """
 
-    def __init__(self, job: Job, engine: Engine, precision: str, format: Format | None, cache: CacheFormat | None) -> None:
-        self.job, self.engine, self.precision, self.format, self.cache = job, engine, precision, format, cache
+    def __init__(
+        self, job: Job, engine: Engine, precision: str | None, format: Format | None, cache: CacheFormat | None
+    ) -> None:
+        self.job, self.engine, self.format, self.cache = job, engine, format, cache
+        self.precision, self.named_precision = precision or engine.precision, precision
         self._recordings: dict[tuple[str, int, str], Generation] = {}
         self._kept: dict[tuple[str, int, str], Generation] = {}  # with caches in their format
         self._memory_assumed: set[str] = set()
+        self._in_fp16: set[str] = set()  # chips without the engine's bf16
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -57,6 +62,7 @@ class EngineModel:
         return (
             *((notes.format_of_weights(format=self.format.name, quality=self.format.quality),) if self.format else ()),
             *((notes.format_of_cache(format=self.cache.name, quality=self.cache.quality),) if self.cache else ()),
+            *((notes.served_in_fp16(chips=", ".join(sorted(self._in_fp16))),) if self._in_fp16 else ()),
             *(notes.assumed_host_memory(chip=chip, gib=ASSUMED_BYTES // 2**30) for chip in sorted(self._memory_assumed)),
             *((notes.all_experts_run(),) if self._has_experts() else ()),
         )
@@ -126,14 +132,23 @@ class EngineModel:
         if device.chip.kind == "cpu" and not self.engine.on_cpus:
             raise UnsupportedError(f"iterations of {self.engine.name} on a CPU have no figures yet")
         if self._recorded_in(device.chip) not in precisions_of(device.chip):
-            raise UnsupportedError(f"{device.chip.id} does not compute in {self.precision}")
+            raise UnsupportedError(f"{device.chip.id} does not compute in {self.precision}", ["leave out --precision"])
+        if self.precision_on(device.chip) != self.precision:
+            self._in_fp16.add(device.chip.id)
         if device.cluster.capacity_bytes is None and device.chip.kind != "cpu":
             raise UnsupportedError(f"the memory of {device.chip.id} is unknown")
 
+    def precision_on(self, chip: Chip) -> str:
+        """That of activations on a chip: fp16 where the engine's own is bf16, and the chip does not compute in it."""
+        able = precisions_of(chip)
+        if self.named_precision or self.precision != "bf16" or "bf16" in able or "fp16" not in able:
+            return self.precision
+        return "fp16"
+
     def _recorded_in(self, chip: Chip) -> str:
         """The precision of the recording: CPUs widen 16 bits that they do not compute in."""
-        widens = chip.kind == "cpu" and self.precision not in precisions_of(chip)
-        return "fp32" if widens else self.precision
+        precision = self.precision_on(chip)
+        return "fp32" if chip.kind == "cpu" and precision not in precisions_of(chip) else precision
 
     def _capacity_bytes(self, device: Device) -> int:
         capacity = device.cluster.capacity_bytes

@@ -212,7 +212,7 @@ class ApartPlan:
             model_of(model.job.name),
             policy,
             devices=kind.device.devices,
-            precision=model.precision,
+            precision=model.precision_on(kind.device.chip),
             memory_share=model.engine.memory_share,
             longest=longest_request(self.load.at(self.rate_per_s), policy, model.job.context_length),
             weights=model.format.name if model.format else "",

@@ -63,7 +63,7 @@ class CatalogInstances:
     Arguments:
         catalog: source of offers.
         engine: that runs there.
-        precision: that the devices must compute in.
+        precision_on: that a chip must compute in.
         load: its requests.
         limits: what users accept.
         recorded: how the model generates on one such device.
@@ -77,7 +77,7 @@ class CatalogInstances:
 
     catalog: Catalog
     engine: Engine
-    precision: str
+    precision_on: Callable[[Chip], str]
     load: LoadShape
     limits: Limits
     recorded: Callable[[Device], Generation]
@@ -100,7 +100,7 @@ class CatalogInstances:
         left = {reason: ", ".join(names) for reason, names in self._left_out.items() if names}
         makers = {
             "engine": lambda names: notes.engine_runs_elsewhere(engine=self.engine.name, chips=names),
-            "precision": lambda names: notes.no_such_precision(precision=self.precision, chips=names),
+            "precision": lambda names: notes.no_such_precision(chips=names),
             "memory": lambda names: notes.too_little_memory(instances=names),
             "slow": lambda names: notes.too_slow_for_a_token(instances=names),
         }
@@ -115,8 +115,8 @@ class CatalogInstances:
         for chip in (self.catalog.chips[id_] for id_ in sorted(sold & self.catalog.chips.keys())):
             if not runs_on(self.engine.name, chip):
                 self._left_out["engine"].append(chip.id)
-            elif self.precision not in precisions_of(chip):
-                self._left_out["precision"].append(chip.id)
+            elif (precision := self.precision_on(chip)) not in precisions_of(chip):
+                self._left_out["precision"].append(f"{chip.id} ({precision})")
             else:
                 chips.append(chip)
         return chips

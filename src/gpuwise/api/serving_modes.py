@@ -37,11 +37,12 @@ _EXAMPLES = {
 
 
 def engine_model(
-    job: Job, engine: Engine, *, precision: str, requested: ServingSettings, catalog: Catalog, named_devices: bool
+    job: Job, engine: Engine, *, precision: str | None, requested: ServingSettings, catalog: Catalog, named_devices: bool
 ) -> EngineModel:
     """The model under an engine.
 
     Arguments:
+        precision: that the user names; None for the engine's own.
         requested: settings of serve_plan.
         named_devices: whether the user names devices.
 

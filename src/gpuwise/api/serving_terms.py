@@ -164,7 +164,7 @@ def energy_of(device: Device, model: EngineModel, generation: Generation) -> Ene
             device.chip,
             served,
             work_of(served, generation, weights),
-            precision=weights.arithmetic or model.precision,
+            precision=weights.arithmetic or model.precision_on(device.chip),
             devices=device.devices,
             rate_per_s=rate_per_s,
             iterations=model.engine.spread,

@@ -49,9 +49,9 @@ def text_plan(
     """The result of gpuwise.api.serving.serve_plan for such a job, whose arguments and errors these are."""
     check_writes_text(requested, job=job.name)
     named = engine_of(requested.get("engine") or ENGINE)
-    precision = requested.get("precision") or named.precision
     planned = planned_load(requested, rate=rate, longest=job.context_length)
     rate_per_s, load = planned.rate_per_s, planned.shape
+    precision = requested.get("precision")
     model = engine_model(job, named, precision=precision, requested=requested, catalog=catalog, named_devices=on is not None)
     terms = FleetTerms.of(requested, catalog=catalog, load=planned)
     budget, api = requested.get("budget"), requested.get("api_price")
@@ -67,7 +67,7 @@ def text_plan(
         instances = CatalogInstances(
             catalog,
             named,
-            precision,
+            model.precision_on,
             load,
             limits,
             recorded=model.of,
@@ -94,8 +94,8 @@ def text_plan(
     forecast = ServingForecast(
         job=job.name,
         engine=named.name,
-        precision=precision,
-        weights=model.format.name if model.format else precision,
+        precision=model.precision,
+        weights=model.format.name if model.format else model.precision,
         rate_per_s=rows[0].reached_per_s or rate_per_s,
         lengths=planned.lengths,
         limits=limits,
@@ -161,7 +161,7 @@ def _row(
             model_of(model.job.name),
             instance.policy,
             devices=device.count,
-            precision=model.precision,
+            precision=model.precision_on(device.chip),
             memory_share=model.engine.memory_share,
             longest=longest_request(load.at(1.0), instance.policy, model.job.context_length),
             weights=model.format.name if model.format else "",

@@ -54,7 +54,7 @@ def preset_job(name: str, *, seq_len: int | None = None, image_size: int | None 
         seq_len=seq_len or info.seq_len,
         image_size=image_size or info.image_size,
         tokens_per_sample=seq_len or info.seq_len,
-        context_length=info.max_seq_len,
+        context_length=info.context_length or info.max_seq_len,
         assumptions=info.assumptions(sizes),
     )
 

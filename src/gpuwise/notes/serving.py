@@ -95,9 +95,15 @@ def engine_runs_elsewhere(*, engine: str, chips: str) -> str:
 
 
 @kind_of_note(flag="--precision")
-def no_such_precision(*, precision: str, chips: str) -> str:
-    """Chips of the catalog that do not compute in the precision."""
-    return f"left out, since they do not compute in {precision}: {chips}"
+def served_in_fp16(*, chips: str) -> str:
+    """Chips that do not compute in the engine's bf16."""
+    return f"served in fp16, since they do not compute in bf16: {chips}"
+
+
+@kind_of_note(flag="--precision")
+def no_such_precision(*, chips: str) -> str:
+    """Chips of the catalog that do not compute in the precision, each with it."""
+    return f"left out, since they do not compute in the precision: {chips}"
 
 
 @kind_of_note()

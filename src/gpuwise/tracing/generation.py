@@ -31,6 +31,7 @@ from gpuwise.tracing.few_blocks import few_blocks
 from gpuwise.tracing.linear_attention import linear_attention_as_kernels
 from gpuwise.tracing.recorder import Recorder
 from gpuwise.tracing.refusals import explained
+from gpuwise.tracing.step import name_weights
 from gpuwise.tracing.weights import weights_of
 from gpuwise.tracing.world import fake_world
 
@@ -176,6 +177,7 @@ def _recorded(
             program = build(job, strategy, device, world)
             recorder.storages.end_loading()
             recorder.modules.watch(program.model)
+            name_weights(program.model, recorder)  # which shows the blocks of weights that devices share
             with torch.no_grad(), within(program.model):
                 for sequences, new, past in points:
                     recorder.paused = True

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
@@ -52,11 +53,7 @@ def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, re
         for parameter in program.model.parameters():
             parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
         program.update()
-    for path, named in [*program.model.named_parameters(), *program.model.named_buffers()]:
-        for tensor in inner_tensors(named):
-            row = recorder.storages.row(tensor)
-            if row is not None:
-                row.module = recorder.modules.index(path.rpartition(".")[0])
+    name_weights(program.model, recorder)
     for tensor in [*program.model.parameters(), *program.model.buffers()]:
         _mark(recorder, "parameter", tensor)
     for tensor in program.average.tensors.values() if program.average is not None else ():
@@ -64,6 +61,15 @@ def create_state(program: Program, recorder: Recorder, strategy: Strategy, *, re
     for master in optimizer.copies.values() if isinstance(optimizer, MasterOptimizer) else ():
         _mark(recorder, "optimizer_state", master)
     _mark_optimizer_state(program, recorder)
+
+
+def name_weights(model: nn.Module, recorder: Recorder) -> None:
+    """Parameters and buffers get the module that has them."""
+    for path, named in [*model.named_parameters(), *model.named_buffers()]:
+        for tensor in inner_tensors(named):
+            row = recorder.storages.row(tensor)
+            if row is not None:
+                row.module = recorder.modules.index(path.rpartition(".")[0])
 
 
 def one_step(program: Program, recorder: Recorder, strategy: Strategy) -> bool:

@@ -25,6 +25,7 @@ class PresetInfo:
         sample_unit: what throughput counts, "sample" (the default) | "token" | "image".
         seq_len: tokens a sample where the user names none; None (the default) for models without a sequence.
         max_seq_len: positions in the position table; None (the default): there is no table, any length runs.
+        context_length: most tokens that it answers with, by its published configuration; None (the default): max_seq_len.
         image_size: pixels an edge where the user names none; None (the default) for models without images.
         image_multiple: image sizes are multiples of this. Default 1.
         min_image_size: the smallest image, in pixels an edge. Default 1.
@@ -41,6 +42,7 @@ class PresetInfo:
     sample_unit: str = "sample"
     seq_len: int | None = None
     max_seq_len: int | None = None
+    context_length: int | None = None
     image_size: int | None = None
     image_multiple: int = 1
     min_image_size: int = 1
@@ -94,7 +96,15 @@ _OF_ARCHITECTURE: dict[str, tuple[Note, ...]] = {
 
 
 def _language(
-    name: str, architecture: str, description: str, parameters: int, seq_len: int, max_seq_len: int | None, learning_rate: float
+    name: str,
+    architecture: str,
+    description: str,
+    parameters: int,
+    seq_len: int,
+    max_seq_len: int | None,
+    learning_rate: float,
+    *,
+    context_length: int | None = None,
 ) -> PresetInfo:
     return PresetInfo(
         name,
@@ -105,6 +115,7 @@ def _language(
         seq_len=seq_len,
         max_seq_len=max_seq_len,
         learning_rate=learning_rate,
+        context_length=context_length,
     )
 
 
@@ -180,12 +191,22 @@ _ALL = [
     _language("gpt2-medium", "gpt2", "GPT-2 355M", 354_823_168, 1024, 1024, 3e-4),
     _language("gpt2-large", "gpt2", "GPT-2 774M", 774_030_080, 1024, 1024, 2.5e-4),
     _language("gpt2-xl", "gpt2", "GPT-2 1.5B", 1_557_611_200, 1024, 1024, 2e-4),
-    _language("llama2-7b", "llama", "Llama 2 7B", 6_738_415_616, 4096, None, 3e-4),
-    _language("llama2-13b", "llama", "Llama 2 13B", 13_015_864_320, 4096, None, 3e-4),
-    _language("llama3-8b", "llama", "Llama 3 8B", 8_030_261_248, 8192, None, 3e-4),
-    _language("llama3-70b", "llama", "Llama 3 70B", 70_553_706_496, 8192, None, 1.5e-4),
-    _language("llama3-405b", "llama", "Llama 3.1 405B", 405_853_388_800, 8192, None, 8e-5),
-    _language("mixtral-8x7b", "mixtral", "Mixtral 8x7B, 2 of 8 experts a token", 46_702_792_704, 4096, None, 3e-4),
+    # context_length: max_position_embeddings of the published config.json.
+    _language("llama2-7b", "llama", "Llama 2 7B", 6_738_415_616, 4096, None, 3e-4, context_length=4_096),
+    _language("llama2-13b", "llama", "Llama 2 13B", 13_015_864_320, 4096, None, 3e-4, context_length=4_096),
+    _language("llama3-8b", "llama", "Llama 3 8B", 8_030_261_248, 8192, None, 3e-4, context_length=8_192),
+    _language("llama3-70b", "llama", "Llama 3 70B", 70_553_706_496, 8192, None, 1.5e-4, context_length=8_192),
+    _language("llama3-405b", "llama", "Llama 3.1 405B", 405_853_388_800, 8192, None, 8e-5, context_length=131_072),
+    _language(
+        "mixtral-8x7b",
+        "mixtral",
+        "Mixtral 8x7B, 2 of 8 experts a token",
+        46_702_792_704,
+        4096,
+        None,
+        3e-4,
+        context_length=32_768,
+    ),
     PresetInfo(
         "sd15-unet",
         "unet",
