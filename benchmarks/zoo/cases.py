@@ -74,7 +74,7 @@ def zoo_rows(reference: Path) -> tuple[list[ZooCase], pd.DataFrame]:
             parts = tuple(
                 (replace(result, size=part.size), part.share * part.per_sample / reading.per_sample) for part in reading.parts
             )
-            cases.append(ZooCase(row.id, row.model, row.precision, result, parts))
+            cases.append(ZooCase(row.id, row.model, row.precision if row.precision in PRECISIONS else result.strategy.precision, result, parts))
         else:
             mode = "infer" if row.task == "infer" else "train"
             unscored.append((str(row.framework), row.source_repo, str(row.model), mode, result.reason))
@@ -97,9 +97,10 @@ def reading_of(row: Any) -> Reading | Unscored:
         return Unscored(f"see {elsewhere[0]}" if elsewhere else "no model of it in the zoo")
     if row.gpu not in CHIPS:
         return Unscored(f"{row.gpu} is not in the catalog")
-    if row.precision not in PRECISIONS:
+    reading = entry.read(row)
+    if isinstance(reading, Reading) and not reading.precision and row.precision not in PRECISIONS:
         return Unscored(f"precision {row.precision}")
-    return entry.read(row)
+    return reading
 
 
 def _is(row: Any, source: str, begins: str) -> bool:

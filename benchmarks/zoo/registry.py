@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.zoo import (
+    classifiers,
     clicks,
     detection,
+    efficient_detection,
+    molecules,
     recommendation,
     segmentation,
     speech,
@@ -24,8 +27,11 @@ from benchmarks.zoo.entry import Entry
 from gpuwise.job import Job
 
 FAMILIES = (
+    classifiers,
     clicks,
     detection,
+    efficient_detection,
+    molecules,
     recommendation,
     segmentation,
     speech,
