@@ -49,6 +49,7 @@ class ZooCase:
         case: the step that stands for all.
         parts: steps of the sizes that the row averages, each with the share of the throughput's units that its steps have,
             all alike as long; only the case itself by default.
+        loads: whether the measured step waits for a data loader as well.
     """
 
     row: str
@@ -56,6 +57,7 @@ class ZooCase:
     precision: str
     case: Case
     parts: tuple[tuple[Case, float], ...] = ()
+    loads: bool = False
 
     @property
     def steps(self) -> tuple[tuple[Case, float], ...]:
@@ -74,7 +76,8 @@ def zoo_rows(reference: Path) -> tuple[list[ZooCase], pd.DataFrame]:
             parts = tuple(
                 (replace(result, size=part.size), part.share * part.per_sample / reading.per_sample) for part in reading.parts
             )
-            cases.append(ZooCase(row.id, row.model, row.precision if row.precision in PRECISIONS else result.strategy.precision, result, parts))
+            precision = row.precision if row.precision in PRECISIONS else result.strategy.precision
+            cases.append(ZooCase(row.id, row.model, precision, result, parts, reading.loads))
         else:
             mode = "infer" if row.task == "infer" else "train"
             unscored.append((str(row.framework), row.source_repo, str(row.model), mode, result.reason))

@@ -28,7 +28,8 @@ def rcnn(kind: str, depth: str, neck: str) -> nn.Module:
     from torchvision.models import detection
 
     make = {"faster": detection.FasterRCNN, "mask": detection.MaskRCNN, "keypoint": detection.KeypointRCNN}[kind]
-    limits = {"min_size": SHORT_SIDES, "max_size": LONGEST}
+    # How many detections pass the threshold is unknown: as many as there are objects, not the hundred that are allowed.
+    limits = {"min_size": SHORT_SIDES, "max_size": LONGEST, "box_detections_per_img": OBJECTS}
     classes = 2 if kind == "keypoint" else CLASSES
     if neck == "dc5":
         return make(_dilated(depth), classes, **limits, **_one_map(kind))  # type: ignore[no-any-return]

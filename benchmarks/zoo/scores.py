@@ -52,6 +52,7 @@ def _row(zoo: ZooCase, cache: Path, catalog: Catalog) -> dict[str, Any]:
         "measured_s": case.seconds,
         "forecast_s": value_s,
         "log_error": np.log(case.seconds / value_s),
+        "loads": zoo.loads,
         "inside": low_s <= case.seconds <= high_s,
         **{f"bound_{name}": share for name, share in bound.items()},
     }

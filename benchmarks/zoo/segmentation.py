@@ -136,12 +136,15 @@ def _channels_last(n: int, **shape: Any) -> dict[str, Tensor]:
 
 
 def _read(row: Any) -> Reading | Unscored:
-    """The example's own benchmark (scripts/benchmark.py): patches of task 01; with AMP in 3D, channels are innermost."""
+    """The example's own benchmark (scripts/benchmark.py): patches of task 01; with AMP in 3D, channels are innermost.
+
+    Its loader reads whole volumes, copies them to the GPU and crops them there (BenchmarkPipeline of
+    data_loading/dali_loader.py). In 2D a batch is one volume: inference of 32 and of 64 images takes equally long."""
     dims = str(row.model_detail)[0]
     if dims not in "23":
         return Unscored("dimensions unknown")
     last = dims == "3" and row.precision == "amp-fp16"
-    return Reading(f"nnunet-{dims}d" + "-last" * last)
+    return Reading(f"nnunet-{dims}d" + "-last" * last, loads=row.task == "infer")
 
 
 JOBS = {"nnunet": job_of, "unet3d": job_of}

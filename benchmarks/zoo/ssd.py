@@ -99,7 +99,9 @@ def _read(row: Any) -> Reading | Unscored:
         return Unscored("see accuracy.md, accuracy-several.md")
     if row.batch_per_gpu <= LARGEST_BATCH:
         return Unscored("the host was fitted to it")
-    return Reading("ssd300", (("image_size", 300),), channels_last=row.precision == "amp-fp16", waits_for_batch=True)
+    return Reading(
+        "ssd300", (("image_size", 300),), channels_last=row.precision == "amp-fp16", waits_for_batch=True, loads=True
+    )
 
 
 JOBS = {"ssd300": job_of}

@@ -234,7 +234,9 @@ class Voice(nn.Module):
 def job_of(name: str, sizes: dict[str, int], *, half: bool) -> Job:
     """hifigan: training on segments. hifigan-voice: letters to sound; hifigan-voice-fp16: the whole model in fp16."""
     if name.startswith("hifigan-voice"):
-        return Job(_in_fp16 if name.endswith("fp16") else Voice, _texts, lambda model, batch: model(batch["letters"]).sum(), name=name)
+        return Job(
+            _in_fp16 if name.endswith("fp16") else Voice, _texts, lambda model, batch: model(batch["letters"]).sum(), name=name
+        )
     optimizers = {
         part: lambda model, part=part: torch.optim.AdamW(getattr(model, part).parameters(), lr=3e-4, betas=(0.8, 0.99))
         for part in ("judges", "generator")
