@@ -46,7 +46,7 @@ class Reading:
         parts: steps of several sizes, whose rates the program averages; then size and per_sample are not looked at, but for
             the step that stands for all. Default: all steps are alike.
         waits_for_batch: whether each step waits for a copy of its batch from pageable memory. Default False.
-        loads: whether the timed step waits for a data loader, whose rate is unknown: such rows are counted apart. Default False.
+        loads: whether the timed step waits for a data loader, whose rate is unknown; counted apart. Default False.
         calls_per_sample: operators that the program calls sample by sample while the device waits. Default 0.
     """
 

@@ -22,9 +22,11 @@ LARGEST = {2: 512, 3: 320}
 
 
 class FusedInstanceNorm(nn.BatchNorm3d):
-    """Stands for the example's instance norm of volumes with channels innermost (utils/instance_norm.py), one kernel of nvFuser:
+    """Stands for the example's instance norm of volumes with channels innermost (utils/instance_norm.py), a kernel of nvFuser.
+
     PyTorch's batch norm moves the same bytes in the same layout, over all volumes at once. PyTorch's own instance norm would
-    copy to another layout first."""
+    copy to another layout first.
+    """
 
 
 def _conv(dims: int, inside: int, outside: int, stride: int, last: bool) -> nn.Sequential:

@@ -1,4 +1,4 @@
-"""wav2vec 2.0 base (Baevski et al. 2020, arXiv:2006.11477) with an hourglass transformer, as NVIDIA's DeepLearningExamples train it.
+"""wav2vec 2.0 base (Baevski et al. 2020, arXiv:2006.11477) with an hourglass transformer, as in NVIDIA's DeepLearningExamples.
 
 In mixed precision the whole model is in bf16, with Adam on fp32 copies (common/fairseq/optim/fp16_optimizer.py).
 """
@@ -54,7 +54,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Sound (n, numbers) -> features (n, frames, 512) and what the transformer makes of them, a part masked (n, frames, 768)."""
+    """Sound (n, numbers) -> features (n, frames, 512) and what the transformer makes of them (n, frames, 768)."""
 
     def __init__(self) -> None:
         super().__init__()
