@@ -16,8 +16,8 @@ SOURCE = "facebookresearch/detectron2"
 # The most common size of COCO's images, and seven objects in one on average (Lin et al. 2014, arXiv:1405.0312).
 IMAGE, OBJECTS, CLASSES, KEYPOINTS = (480, 640), 7, 81, 17
 # Short side of images in tests, and longest side (configs/Base-RCNN-FPN.yaml, COCO-Detection). In training each image gets one
-# of six short sides from 640 to 800 at random, a batch is padded to its largest image, and all GPUs wait for the slowest: one of
-# the 16 images of a published step at least gets 800 in 95 % of steps (1 - (5/6)^16).
+# of six short sides from 640 to 800 at random, a batch is padded to its largest image, and all GPUs wait for the slowest: at
+# least one of the 16 images of a published step gets 800 in 95 % of steps (1 - (5/6)^16).
 SHORT_SIDE, LONGEST = 800, 1333
 BACKBONES = {"r50": "resnet50", "r101": "resnet101", "x101": "resnext101_32x8d"}
 TRAINED_STAGES = 3  # stem and first stage are frozen (MODEL.BACKBONE.FREEZE_AT = 2), and all batch norms

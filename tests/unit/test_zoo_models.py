@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -20,6 +21,9 @@ from benchmarks.zoo import (  # noqa: E402
 
 from gpuwise.strategy import Strategy  # noqa: E402
 from gpuwise.tracing import record  # noqa: E402
+
+
+with_timm = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed")
 
 
 def parameters(make: Callable[[], Any]) -> int:
@@ -55,8 +59,8 @@ def test_segmentation_is_recorded_on_a_gpu_and_on_a_cpu(name: str) -> None:
         assert step.operations.column("flops").sum() > 0
 
 
+@with_timm
 def test_efficientdet_has_the_size_of_its_paper() -> None:
-    pytest.importorskip("timm")
     assert round(parameters(efficient_detection.EfficientDet) / 1e6, 1) == 3.9  # D0, table 2 of arXiv:1911.09070
 
 
@@ -78,8 +82,8 @@ def test_convolutions_of_sound_leave_a_frame_for_320_numbers() -> None:
     assert speech_pretraining.frames(250_000) == 781  # of 15.6 s, 49 a second (section 4.2 of arXiv:2006.11477)
 
 
+@with_timm
 def test_an_update_of_detection_has_a_gradient_for_every_parameter() -> None:
-    pytest.importorskip("timm")
     model = efficient_detection.EfficientDet().train()
     efficient_detection.detection_loss(model, efficient_detection.images(1)).backward()
     assert all(p.grad is not None for p in model.parameters())
