@@ -22,7 +22,6 @@ from benchmarks.zoo import (  # noqa: E402
 from gpuwise.strategy import Strategy  # noqa: E402
 from gpuwise.tracing import record  # noqa: E402
 
-
 with_timm = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed")
 
 
