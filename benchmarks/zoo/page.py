@@ -102,9 +102,10 @@ A100 in mixed precision.
   many numbers; in fp32 on V100 Jasper's long filters run above the chip's peak, by Fourier transforms, which are not priced.
 - **HiFi-GAN and MoFlow, inference** run in TorchScript. MoFlow in mixed precision has products of one row in a batch of 20,480,
   because PyTorch does not fold them where weights are cast; these are priced many times too high.
-- **NCF and the temporal fusion transformer, inference**: small batches wait for launches, of 9 µs each for the transformer
-  on an A100 and 23 µs for NCF, where the forecast has 35 µs, fitted to convolutions and their norms. Larger steps of NCF gather
-  rows of 256 bytes, in fp16 of 128, which take nearly as long as those of 256: the forecast counts bytes and is too fast there.
+- **NCF and the temporal fusion transformer, inference**: small batches wait for launches of products and elementwise kernels,
+  which the host calls faster than convolutions and their norms, to which its figures were fitted; NCF publishes the best of 20
+  runs. Larger steps of NCF gather rows of 256 bytes, in fp16 of 128, which take nearly as long as those of 256: the forecast
+  counts bytes and is too fast there.
 - **EfficientDet on several GPUs** has batch norms over all of them, whose exchange is not in the forecast.
 - **R-CNN**: how many detections pass the threshold is unknown; as many as an image has objects are taken.
 - **VGG and ResNet-152** were timed in 2018 (cuDNN 7.0 to 7.4); today's kernels in fp16 are faster.
