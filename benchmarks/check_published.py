@@ -50,7 +50,13 @@ def forecast(case: Case, cache: Path, catalog: Catalog, figures: Parameters) -> 
         between_serves=case.serves,
     )
     return price(
-        trace, communication, cluster, strategy=case.strategy, parameters=figures, calibration=calibration_of(case, chip)
+        trace,
+        communication,
+        cluster,
+        strategy=case.strategy,
+        data=case.data,
+        parameters=figures,
+        calibration=calibration_of(case, chip),
     )
 
 

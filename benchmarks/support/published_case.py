@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.fit.split import kept_out_model
+from gpuwise.cost.inputs import READY, DataPipeline
 from gpuwise.strategy import Strategy
 
 # Names of published tables and chips of the catalog.
@@ -67,7 +68,8 @@ class Case:
     not, it is a forward and a backward pass that adds to gradients. torch: its version, where the source has it. network: id
     of the link between machines, and serves: what it belongs to, a "device" or a "machine". peak_bytes: of one device, as its
     allocator counted them; None where not published. kernels: factors on the time of classes of kernels, by key of calibration
-    files, where the run is known to have had others than PyTorch has today.
+    files, where the run is known to have had others than PyTorch has today. data: how batches reach the device, where the
+    measured program waits for them.
     """
 
     subset: str
@@ -86,6 +88,7 @@ class Case:
     serves: str = "device"
     peak_bytes: int | None = None
     kernels: tuple[tuple[str, float], ...] = ()
+    data: DataPipeline = READY
 
     @property
     def model(self) -> str:

@@ -13,6 +13,21 @@ LAMBDA = "lambdal/deeplearning-benchmark"
 
 
 @dataclass(frozen=True)
+class Part:
+    """Steps of one size among those of a table's row.
+
+    Fields:
+        size: what the job is built for in these steps, as Reading.size.
+        per_sample: units of the table's throughput in one sample.
+        share: of all steps.
+    """
+
+    size: tuple[tuple[str, int], ...]
+    per_sample: float
+    share: float
+
+
+@dataclass(frozen=True)
 class Reading:
     """What one device did in a measured step, as far as its model decides that.
 
@@ -28,6 +43,11 @@ class Reading:
         half: the whole model ran in fp16 (apex's O2); it is recorded in bf16 and priced in fp16. Default False.
         update: whether the step updates parameters. Default True.
         collectives: whether devices exchange gradients. Default True.
+        parts: steps of several sizes, whose rates the program averages; then size and per_sample are not looked at, but for
+            the step that stands for all. Default: all steps are alike.
+        waits_for_batch: whether each step waits for a copy of its batch from pageable memory. Default False.
+        loads: whether the timed step waits for a data loader, whose rate is unknown; counted apart. Default False.
+        calls_per_sample: operators that the program calls sample by sample while the device waits. Default 0.
     """
 
     job: str
@@ -40,6 +60,10 @@ class Reading:
     half: bool = False
     update: bool = True
     collectives: bool = True
+    parts: tuple[Part, ...] = ()
+    waits_for_batch: bool = False
+    loads: bool = False
+    calls_per_sample: float = 0.0
 
 
 @dataclass(frozen=True)

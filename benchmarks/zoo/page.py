@@ -24,6 +24,7 @@ def summary(result: pd.DataFrame, refused: pd.DataFrame) -> str:
 
 def page(result: pd.DataFrame, refused: pd.DataFrame, unscored: pd.DataFrame) -> str:
     """The page as Markdown."""
+    loads, result = result[result.loads], result[~result.loads]
     alone = result[result.devices == 1]
     return _PAGE.format(
         command=COMMAND,
@@ -31,6 +32,8 @@ def page(result: pd.DataFrame, refused: pd.DataFrame, unscored: pd.DataFrame) ->
         models=f"{result.model.nunique()}",
         devices=f"{result.device.nunique()}",
         by_model=_errors(result, "model", "mode", "several"),
+        loading=f"{len(loads):,}",
+        by_loader=_errors(loads, "model", "device", "precision", "mode"),
         by_device=_errors(alone, "model", "device", "precision", "mode"),
         unscored=_reasons(pd.concat([unscored, refused])),
     )
@@ -71,24 +74,44 @@ interval.
 
 {by_model}
 
+## Rows that time a data loader
+
+{loading} more rows wait for a loader whose rate is not published. SSD300's timed step takes its batch from the loader and
+copies it from pageable memory (benchmark_inference_loop of the example): the copy is in the forecast, loading is not. nnU-Net's
+loader reads whole volumes, copies them to the GPU and crops them there, so that 32 images of a volume take as long as 64 on an
+A100 in mixed precision.
+
+{by_loader}
+
 ## One GPU, by device
 
 {by_device}
 
 ## What the larger errors are made of
 
-- **GNMT**: forecasts are mostly too fast. One length of sentences stands for five buckets, of which short ones reach fewer word
-  pieces a second, and the example reads its loss at every step, so that the device waits for the host; neither is in the
-  forecast. On several GPUs it is further off than on one: apex's DDP exchanged gradients then.
-- **NCF, inference**: up to 16,384 samples a step waits for launches. The forecast has the host of a DGX in eager training; what
-  is published is the best of 20 runs, a third faster. Larger steps gather rows of 256 bytes, in fp16 of 128, which take nearly
-  as long as those of 256: the forecast counts bytes and is too fast there.
-- **SSD300, inference**: a published step waits for the data loader and copies its images (benchmark_inference_loop of the
-  example). The forecast has the network alone: it is far too fast on A100, where loading takes longer than the network, and
-  near on V100 in fp32.
+- **GNMT**: a row's steps are of four lengths, whose rates the program averages, and each begins with a sum over the batch that
+  Python makes sentence by sentence while the device waits; both are in the forecast. What is left on one GPU are recurrent
+  layers on Turing and Volta, in fp16 too fast and in fp32 too slow, and four devices (RTX A4000 and A5000 in tf32, B200) that
+  are far below their kin. On several GPUs it is the exchange: eight H100 in one machine are hardly slower than one, eight
+  RTX 3090 take several times as long. How a machine's GPUs are joined is not in the table; the forecast takes the chip's usual
+  link.
+- **3D convolutions with channels outermost**: nnU-Net in tf32 and fp32. cuDNN has other kernels for volumes than for images,
+  no table of which was available; they are priced as those of images, without Winograd's algorithm. With channels innermost, as
+  mixed precision runs, they are nearer.
+- **1D convolutions** (HiFi-GAN, Jasper) are images of one row to cuDNN. On A100 they take about twice as long as images of as
+  many numbers; in fp32 on V100 Jasper's long filters run above the chip's peak, by Fourier transforms, which are not priced.
+- **HiFi-GAN and MoFlow, inference** run in TorchScript. MoFlow in mixed precision has products of one row in a batch of 20,480,
+  because PyTorch does not fold them where weights are cast; these are priced many times too high.
+- **NCF and the temporal fusion transformer, inference**: small batches wait for launches of products and elementwise kernels,
+  which the host calls faster than convolutions and their norms, to which its figures were fitted; NCF publishes the best of 20
+  runs. Larger steps of NCF gather rows of 256 bytes, in fp16 of 128, which take nearly as long as those of 256: the forecast
+  counts bytes and is too fast there.
+- **EfficientDet on several GPUs** has batch norms over all of them, whose exchange is not in the forecast.
+- **R-CNN**: how many detections pass the threshold is unknown; as many as an image has objects are taken.
+- **VGG and ResNet-152** were timed in 2018 (cuDNN 7.0 to 7.4); today's kernels in fp16 are faster.
+- **wav2vec 2.0**: how long the sequences of a batch are is taken from the means of its data.
 - **DLRM**: the example's own kernels fuse the gathers of 26 tables, and the products of pairs with the choice of their lower
   half. The forecast is of PyTorch's operators, which take longer.
-- **Temporal fusion transformer**: most of its time are kernels over few numbers, bound by memory.
 
 ## Rows without a forecast
 

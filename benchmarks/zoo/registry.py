@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.zoo import (
+    classifiers,
     clicks,
     detection,
+    efficient_detection,
+    molecules,
     recommendation,
     segmentation,
     speech,
+    speech_pretraining,
     ssd,
     temporal_fusion,
     transformer_xl,
@@ -24,11 +28,15 @@ from benchmarks.zoo.entry import Entry
 from gpuwise.job import Job
 
 FAMILIES = (
+    classifiers,
     clicks,
     detection,
+    efficient_detection,
+    molecules,
     recommendation,
     segmentation,
     speech,
+    speech_pretraining,
     ssd,
     temporal_fusion,
     transformer_xl,

@@ -33,8 +33,13 @@ def scored(cases: Iterable[ZooCase], cache: Path) -> tuple[pd.DataFrame, pd.Data
 
 def _row(zoo: ZooCase, cache: Path, catalog: Catalog) -> dict[str, Any]:
     case = zoo.case
-    result = forecast(case, cache, catalog, parameters())
-    step = result.step_time_s
+    results = [(forecast(part, cache, catalog, parameters()), weight) for part, weight in zoo.steps]
+    low_s, value_s, high_s = (
+        mean_step_s([(getattr(result.step_time_s, name), weight) for result, weight in results])
+        for name in ("low", "value", "high")
+    )
+    whole = sum(weight for _, weight in results)
+    bound = {name: sum(result.bound[name] * weight for result, weight in results) / whole for name in results[0][0].bound}
     return {
         "row": zoo.row,
         "model": zoo.model,
@@ -45,8 +50,14 @@ def _row(zoo: ZooCase, cache: Path, catalog: Catalog) -> dict[str, Any]:
         "mode": case.strategy.mode,
         "batch": case.strategy.micro_batch,
         "measured_s": case.seconds,
-        "forecast_s": step.value,
-        "log_error": np.log(case.seconds / step.value),
-        "inside": step.low <= case.seconds <= step.high,
-        **{f"bound_{name}": share for name, share in result.bound.items()},
+        "forecast_s": value_s,
+        "log_error": np.log(case.seconds / value_s),
+        "loads": zoo.loads,
+        "inside": low_s <= case.seconds <= high_s,
+        **{f"bound_{name}": share for name, share in bound.items()},
     }
+
+
+def mean_step_s(steps: Iterable[tuple[float, float]]) -> float:
+    """Seconds of the step whose rate is the mean of those of steps, each (seconds, share of the units that are counted)."""
+    return 1.0 / sum(weight / seconds for seconds, weight in steps)

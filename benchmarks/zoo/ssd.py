@@ -93,12 +93,15 @@ def job_of(name: str, sizes: dict[str, int], *, half: bool) -> Job:
 
 
 def _read(row: Any) -> Reading | Unscored:
-    """Images lie channels last with AMP. Small batches set the host's figures (benchmarks.support.published_latency)."""
+    """Images lie channels last with AMP. A timed step loads its batch and copies it, and no other runs meanwhile
+    (benchmark_inference_loop of ssd/train.py). Small batches set the host's figures (benchmarks.support.published_latency)."""
     if row.task != "infer":
         return Unscored("see accuracy.md, accuracy-several.md")
     if row.batch_per_gpu <= LARGEST_BATCH:
         return Unscored("the host was fitted to it")
-    return Reading("ssd300", (("image_size", 300),), channels_last=row.precision == "amp-fp16")
+    return Reading(
+        "ssd300", (("image_size", 300),), channels_last=row.precision == "amp-fp16", waits_for_batch=True, loads=True
+    )
 
 
 JOBS = {"ssd300": job_of}

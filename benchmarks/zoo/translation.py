@@ -14,17 +14,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.zoo.entry import EXAMPLES, LAMBDA, Entry, Reading, Unscored
+from benchmarks.zoo.entry import EXAMPLES, LAMBDA, Entry, Part, Reading, Unscored
 from benchmarks.zoo.master_adam import MasterAdam
 from gpuwise.job import Job
 
 VOCABULARY = 31_800  # "Size of vocabulary" of the logs
-# Sentences have at most 50 word pieces and are batched with others of about their length, in five buckets. A step of the log
-# pytorch/results/2xA40/PyTorch_gnmt_FP16 (lambdal/deeplearning-benchmark) takes 27, 45, 63 or 82 word pieces a pair of
-# sentences, 47 on average (seconds a step times word pieces a second, over 880 pairs). A bucket is padded to its longest
-# sentence, 1.28 times the word pieces: 30 on either side.
+# Sentences have at most 50 word pieces and are batched with others of about their length, in five buckets ten wide. In the log
+# pytorch/results/2xA40/PyTorch_gnmt_FP16 (lambdal/deeplearning-benchmark) a step takes 27, 45, 63 or 82 word pieces a pair of
+# sentences (seconds a step times word pieces a second, over 880 pairs), and 82 steps make an epoch. How many are of each bucket
+# follows from its mean seconds a step (0.432) and mean word pieces a second (97,600 a device). A batch is padded to the longest
+# sentence of its bucket; sentences shorter than ten do not fill one batch.
+BUCKETS = ((19, 27.0, 27), (29, 45.0, 24), (39, 63.0, 20), (50, 82.0, 11))  # padded length, word pieces a pair, steps of 82
+PAIRS, LOGGED = 148_120, 1760  # "Pairs after" filtering; of one step of that log
+WORD_PIECES = 47.0  # of a pair, on average
 PADDED = 30
-WORD_PIECES = 47.0
 
 
 class Attention(nn.Module):
@@ -113,16 +116,36 @@ def job_of(name: str, sizes: dict[str, int], *, half: bool) -> Job:
     )
 
 
+def buckets(global_batch: int) -> tuple[Part, ...]:
+    """The steps of an epoch that Lambda runs: whole global batches of each bucket, the rest is left out (BucketingSampler of
+    seq2seq/data/sampler.py)."""
+    left = (PAIRS - LOGGED * sum(steps for *_, steps in BUCKETS)) / len(BUCKETS)
+    counts = [int((LOGGED * steps + left) / global_batch) for *_, steps in BUCKETS]
+    whole = sum(counts)
+    return tuple(
+        Part((("seq_len", length),), pieces, count / whole)
+        for (length, pieces, _), count in zip(BUCKETS, counts, strict=True)
+        if count
+    )
+
+
 def _read(row: Any) -> Reading | Unscored:
-    """Throughput counts the word pieces of both sentences without padding. In training there are sentences a GPU."""
+    """Throughput is the mean over steps of word pieces of both sentences a second, without padding (tot_tok_time of
+    seq2seq/train/trainer.py). In training there are sentences a GPU. NVIDIA trains on 4.5 million pairs, Lambda on a part.
+
+    A step begins with int(sum(src_length)) over a tensor on the device: Python adds up its elements one by one, after the copy
+    of the batch has waited for the device."""
     if row.task == "infer":
         return Unscored("beam search: the number of its steps is unknown")
     mixed = row.precision == "amp-fp16"
+    whole = row.source_repo == EXAMPLES
     return Reading(
         "gnmt-fp16" if mixed else "gnmt",
         (("seq_len", PADDED),),
         per_sample=WORD_PIECES,
         precision="fp32" if mixed else None,
+        parts=buckets(1 if whole else int(row.batch_per_gpu * row.num_gpus)),
+        calls_per_sample=1.0,
     )
 
 

@@ -232,14 +232,20 @@ class Voice(nn.Module):
 
 
 def job_of(name: str, sizes: dict[str, int], *, half: bool) -> Job:
-    """hifigan: training on segments. hifigan-voice: letters to sound."""
-    if name == "hifigan-voice":
-        return Job(Voice, _texts, lambda model, batch: model(batch["letters"]).sum(), name=name)
+    """hifigan: training on segments. hifigan-voice: letters to sound; hifigan-voice-fp16: the whole model in fp16."""
+    if name.startswith("hifigan-voice"):
+        return Job(
+            _in_fp16 if name.endswith("fp16") else Voice, _texts, lambda model, batch: model(batch["letters"]).sum(), name=name
+        )
     optimizers = {
         part: lambda model, part=part: torch.optim.AdamW(getattr(model, part).parameters(), lr=3e-4, betas=(0.8, 0.99))
         for part in ("judges", "generator")
     }
     return Job(HifiGan, sounds, optimizer=optimizers, step=hifigan_step, name=name)
+
+
+def _in_fp16() -> nn.Module:
+    return Voice().half()
 
 
 def _texts(n: int) -> dict[str, Tensor]:
@@ -255,7 +261,8 @@ def _read(row: Any) -> Reading | Unscored:
         return Reading("hifigan", per_sample=MELS)
     if any(line in row.source_path for line in ("#L561", "#L589", "#L613")):
         return Unscored("with a denoiser")
-    return Reading("hifigan-voice", half=row.precision == "amp-fp16")
+    mixed = row.precision == "amp-fp16"
+    return Reading("hifigan-voice-fp16" if mixed else "hifigan-voice", precision="fp32" if mixed else None)
 
 
 JOBS = {"hifigan": job_of}

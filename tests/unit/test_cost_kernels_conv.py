@@ -5,8 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpuwise.cost.calibration import calibration
 from gpuwise.cost.kernels import conv
+from gpuwise.cost.kernels.limits import most_flops_per_s
 from gpuwise.cost.kernels.shapes import Hardware, Shapes
+from gpuwise.cost.kernels.times import class_times
+from gpuwise.cost.parameters import parameters
+from gpuwise.hardware.catalog import Catalog
 
 CHIP = Hardware(peak_flops_per_s=1e13, bandwidth_bytes_per_s=1e12, units=80, cache_bytes=4e6)
 
@@ -104,3 +109,46 @@ def test_a_larger_batch_or_slower_chip_never_takes_less_time(backward):
     curved = [t.seconds["winograd"] / t.features["winograd_waves"] ** 0.5 for t in (result, larger, slower)]
     assert (curved[1] >= curved[0] * (1 - 1e-9)).all()
     assert (curved[2] >= curved[0] * (1 - 1e-9)).all()
+
+
+def volumes(images, channels, outputs, side, *, kernel=3):
+    """A padded convolution of volumes at stride 1, in fp32."""
+    m, k = images * side**3, channels * kernel**3
+    one = np.ones(1)
+    return Shapes(
+        flops=2 * one * m * outputs * k,
+        bytes_read=4 * one * (m * channels + outputs * k),
+        bytes_written=4 * one * m * outputs,
+        kernels=one,
+        batch=one,
+        m=m * one,
+        n=outputs * one,
+        k=k * one,
+        causal=0 * one,
+        element_bytes=4 * one,
+        images=images * one,
+    )
+
+
+@pytest.mark.parametrize(
+    ("shapes", "fewer"),
+    [
+        (convolution(32, 64, 64, 56), True),  # 3×3: Winograd's
+        (convolution(32, 64, 64, 56, kernel=5), True),  # Fourier transforms
+        (convolution(32, 256, 64, 56, kernel=1), False),
+        (convolution(32, 64, 128, 56, stride=2), False),
+        (volumes(4, 32, 32, 128), False),
+        (volumes(4, 32, 32, 128, kernel=1), False),
+    ],
+)
+def test_only_filters_of_images_at_stride_1_need_fewer_multiplications(shapes, fewer):
+    assert bool(conv.leaves_out(shapes)[0]) is fewer
+
+
+@pytest.mark.parametrize("name", ["v100-sxm2-32gb", "t4", "p4"])
+def test_volumes_in_fp32_run_at_the_peak_at_most(name):
+    chip, figures = Catalog().chip(name), parameters()
+    shapes = volumes(4, 32, 32, 128)
+    times = class_times("conv", "float32", shapes, chip, precision="fp32", parameters=figures, calibration=calibration(chip))
+    peak = most_flops_per_s(chip, times.units)
+    assert float(shapes.flops[0] / times.device_s[0]) <= peak

@@ -119,3 +119,46 @@ def test_layouts_are_kept_in_files_and_tell_steps_apart(tmp_path) -> None:
     damaged = replace(trace, operations=replace(trace.operations, channels_last=np.full_like(layouts, 2)))
     with pytest.raises(FileFormatError, match="damaged"):
         damaged.check()
+
+
+class Volumes(nn.Module):
+    """Convolutions of volumes, one of which grows them, with a batch norm and a pool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv3d(3, 8, 3, padding=1), nn.BatchNorm3d(8)
+        self.pool, self.grow = nn.MaxPool3d(2), nn.ConvTranspose3d(8, 4, 2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.grow(self.pool(self.norm(self.first(x))))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+def test_volumes_are_computed_in_the_layout_of_their_tensors(memory_format: torch.memory_format) -> None:
+    last = memory_format == torch.channels_last_3d
+    volumes = Job(
+        lambda: Volumes().to(memory_format=memory_format),
+        lambda n: {"x": torch.randn(n, 3, 8, 8, 8).contiguous(memory_format=memory_format)},
+        lambda model, batch: model(batch["x"]).square().mean(),
+        optimizer="sgd",
+        name="volumes",
+    )
+    trace = record(volumes, Strategy(micro_batch=2))
+    assert recorded(trace) == [last] * 4
+    with torch.no_grad():
+        real = Volumes().to(memory_format=memory_format)(torch.randn(2, 3, 8, 8, 8).contiguous(memory_format=memory_format))
+    assert real.is_contiguous(memory_format=memory_format)
+    assert {kind for kind, _ in classes(trace) if kind.startswith("conv")} == (
+        {"conv_channels_last", "conv_channels_last_backward"} if last else {"conv", "conv_backward"}
+    )
+
+
+def test_sequences_are_computed_contiguously() -> None:
+    sequences = Job(
+        lambda: nn.Conv1d(4, 8, 3),
+        lambda n: {"x": torch.randn(n, 4, 32)},
+        lambda model, batch: model(batch["x"]).square().mean(),
+        optimizer="sgd",
+        name="sequences",
+    )
+    assert recorded(record(sequences, Strategy(micro_batch=2))) == [False]

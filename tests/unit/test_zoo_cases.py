@@ -92,3 +92,32 @@ def test_jobs_of_the_zoo_build(name, count):
         model = build(name, {"seq_len": 30}).model()
     parameters = sum(p.numel() for p in model.parameters())
     assert parameters == count if count else parameters > 0  # of GNMT: "Number of parameters" of its logs
+
+
+def test_steps_of_translation_are_of_the_buckets_that_fill_a_batch():
+    from benchmarks.zoo.translation import buckets
+
+    small, large = buckets(256), buckets(31_744)
+    assert [sum(part.share for part in parts) for parts in (small, large)] == pytest.approx([1, 1])
+    assert [part.size for part in small] == [(("seq_len", length),) for length in (19, 29, 39, 50)]
+    assert len(large) == 3  # none of the longest sentences: there are not enough of them for a batch of all GPUs
+    logged = 97_600 * 0.432 / 880  # word pieces a second, seconds a step, pairs
+    assert sum(part.share * part.per_sample for part in small) == pytest.approx(logged, rel=0.02)
+
+
+def test_a_mean_of_rates_is_the_rate_of_steps_one_after_the_other():
+    from benchmarks.zoo.scores import mean_step_s
+
+    rates = [100 * 2 / 0.5, 100 * 4 / 2.0]  # a hundred samples of 2 units in 0.5 s, and of 4 units in 2 s
+    mean = sum(rates) / 2
+    assert mean_step_s([(0.5, 0.5 * 2 / 3), (2.0, 0.5 * 4 / 3)]) == pytest.approx(100 * 3 / mean)
+
+
+def test_sums_over_sentences_take_the_host_as_long_as_an_operation_each():
+    case = result_of(
+        source_repo="lambdal/deeplearning-benchmark", framework="PyTorch", model="GNMT", task="train", batch_per_gpu=100.0
+    )
+    assert isinstance(case, Case)
+    assert not case.data.prefetched
+    assert case.data.samples_per_s is not None
+    assert 5e-6 < 1 / case.data.samples_per_s < 5e-5

@@ -114,9 +114,9 @@ def _layout(call: OperatorCall, kind: str) -> int:
     """Operations.channels_last of a call."""
     if kind == "conv":
         return int(channels_last(*convolution_operands(call)))
-    images = [t for t in call.args[:2] if isinstance(t, Tensor) and t.dim() == 4]
+    images = [t for t in call.args[:2] if isinstance(t, Tensor) and t.dim() in (4, 5)]
     if kind == "pool" or "batch_norm" in call.name:
-        return int(any(suggest_memory_format(t) == torch.channels_last for t in images)) if images else NO_LAYOUT
+        return int(any(suggest_memory_format(t) in _INNERMOST for t in images)) if images else NO_LAYOUT
     return NO_LAYOUT
 
 
@@ -143,6 +143,7 @@ def _touched_bytes(mutated: list[Tensor], inputs: list[Tensor]) -> tuple[int, in
     return size_bytes(buffer), min(size_bytes(buffer), numbers * buffer.element_size())
 
 
+_INNERMOST = (torch.channels_last, torch.channels_last_3d)
 _BAGS = {aten._embedding_bag, aten._embedding_bag_forward_only}
 _STEPPED = {getattr(getattr(aten, name.split(".")[1]), name.split(".")[2]): rule for name, rule in STEPPED.items()}
 _NORMS_BACKWARD = {aten.native_layer_norm_backward, aten._fused_rms_norm_backward}

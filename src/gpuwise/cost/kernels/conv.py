@@ -100,6 +100,15 @@ def _is_3x3(shapes: Shapes, read_again: np.ndarray) -> np.ndarray:
     return (shapes.batch <= 1) & (shapes.k % 9 == 0) & (read_again > 6.5) & (read_again < 9.1)
 
 
+def leaves_out(shapes: Shapes) -> np.ndarray:
+    """Which fp32 convolutions an algorithm may compute with fewer multiplications than are counted: at stride 1 those of images
+    with filters of 3×3 and more, by Winograd's or by Fourier transforms. There is none for 1×1 and strided ones, and cuDNN has
+    Winograd's for images alone (cudnnConvolutionFwdAlgo_t): 3×3×3 at stride 1, whose inputs are read 27 times, has none."""
+    read_again = reuse(shapes)
+    volumes = (shapes.k % 27 == 0) & (read_again > 20) & (read_again < 27.5)
+    return np.asarray((read_again > 6.5) & ~volumes)
+
+
 def winograd(shapes: Shapes, hardware: Hardware) -> np.ndarray:
     """Seconds of the quickest way to a 3×3 convolution at stride 1: directly, by tiles of 2×2 outputs in one kernel (16
     multiplications instead of 36), or by tiles of 4×4 through memory (36 instead of 144). Factors are fitted: see TILES.

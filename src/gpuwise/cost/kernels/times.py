@@ -9,9 +9,9 @@ import numpy as np
 from gpuwise.cost.calibration import AppliedEntry, Calibration, CalibrationEntry, Term
 from gpuwise.cost.calibration import calibration as shipped_calibration
 from gpuwise.cost.clock import half_rate_gain, sustained_clock
-from gpuwise.cost.kernels import recurrent
+from gpuwise.cost.kernels import conv, recurrent
 from gpuwise.cost.kernels.classes import groups, terms_of
-from gpuwise.cost.kernels.limits import cache_bytes_per_s, most_flops_per_s
+from gpuwise.cost.kernels.limits import WINOGRAD, cache_bytes_per_s, most_flops_per_s, winograd
 from gpuwise.cost.kernels.shapes import USUAL_CLOCK_HZ, Hardware, Shapes
 from gpuwise.cost.kernels.systolic import ARRAY_SIDE, USUAL_SIDE
 from gpuwise.cost.parameters import Parameters
@@ -210,6 +210,8 @@ def least_s(
     """Seconds below which no kernel of a class falls, its floor aside: by its arithmetic, and by its bytes."""
     none = np.zeros(len(shapes.kernels))
     compute = shapes.flops / most_flops_per_s(chip, units, kernel_class) if units else none
+    if units and winograd(kernel_class, units.figure):
+        compute = np.where(conv.leaves_out(shapes), compute, compute * WINOGRAD)
     memory = _least_memory_s(shapes, hardware, chip) if family(chip) != "systolic" else none  # fused: few bytes move
     return compute, memory
 

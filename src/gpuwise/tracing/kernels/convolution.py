@@ -1,7 +1,8 @@
 """The layout convolutions compute in on CUDA, which fake tensors know for PyTorch's own devices alone.
 
-cuDNN takes channels-last where input or filter lie so, depthwise ones included, and first copies those that do not
-(cudnn_conv_suggest_memory_format in aten/src/ATen/native/ConvUtils.h; Convolution.cpp).
+cuDNN takes channels-last where input or filter lie so, of images or volumes, depthwise ones included, and first copies those
+that do not (cudnn_conv_suggest_memory_format in aten/src/ATen/native/ConvUtils.h; Convolution.cpp). Sequences are images of one
+row, which are made contiguous.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from gpuwise.tracing.operator_call import OperatorCall
 aten = torch.ops.aten
 # A rule of fake tensors: (mode, operator, *its arguments) -> its results.
 ShapeRule: TypeAlias = Callable[..., Tensor | tuple[Tensor | None, ...]]
+_INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by dimensions: of images, of volumes
 _OPERANDS = {aten.convolution.default: slice(0, 2), aten.convolution_backward.default: slice(0, 3)}
 
 
 def channels_last(x: Tensor, weight: Tensor) -> bool:
     """Whether cuDNN computes a convolution of these in channels-last."""
-    if x.dim() != 4 or torch.float64 in (x.dtype, weight.dtype):
+    if x.dim() not in _INNERMOST or torch.float64 in (x.dtype, weight.dtype):
         return False
-    return torch.channels_last in (suggest_memory_format(x), suggest_memory_format(weight))
+    return _INNERMOST[x.dim()] in (suggest_memory_format(x), suggest_memory_format(weight))
 
 
 def convolution_operands(call: OperatorCall) -> tuple[Tensor, Tensor]:
@@ -45,7 +47,7 @@ def copied_operands(call: OperatorCall) -> list[Tensor]:
     operands = call.args[_OPERANDS[call.op]]
     if not channels_last(*operands[-2:]):
         return []
-    return [t for t in operands if not t.is_contiguous(memory_format=torch.channels_last)]
+    return [t for t in operands if not t.is_contiguous(memory_format=_INNERMOST[t.dim()])]
 
 
 def register(device_type: str) -> None:
@@ -62,7 +64,10 @@ def _with_layout(shapes: ShapeRule, operands: slice, device_type: str) -> ShapeR
             return results
         with mode:
             if isinstance(results, Tensor):
-                return results.contiguous(memory_format=torch.channels_last)
-            return tuple(t if t is None or t.dim() != 4 else t.contiguous(memory_format=torch.channels_last) for t in results)
+                return results.contiguous(memory_format=_INNERMOST[results.dim()])
+            return tuple(
+                t if t is None or t.dim() not in _INNERMOST else t.contiguous(memory_format=_INNERMOST[t.dim()])
+                for t in results
+            )
 
     return rule
