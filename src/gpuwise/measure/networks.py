@@ -56,7 +56,10 @@ class SqueezeExcite(nn.Module):
 
 
 class ConvNextBlock(nn.Module):
-    """ConvNeXt's block: a depthwise convolution, then a perceptron over channels, with a residual connection."""
+    """ConvNeXt's block: a depthwise convolution, then a perceptron over channels, with a residual connection.
+
+    The sum lies in memory as its first operand does: in channels-last, as in timm and torchvision.
+    """
 
     def __init__(self, width: int, kernel: int):
         super().__init__()
@@ -64,7 +67,7 @@ class ConvNextBlock(nn.Module):
         self.inner = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = x + self.inner(self.spatial(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        y: Tensor = self.inner(self.spatial(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2) + x
         return y
 
 

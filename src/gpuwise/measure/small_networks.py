@@ -43,6 +43,7 @@ SMALL: tuple[ObservedNetwork, ...] = (
     ),
     ObservedNetwork("plain CNN, an image", convolution_job(25, 112, width=16, kernels=(3, 1), stage=vgg_stage), 1),
     ObservedNetwork("ResNeXt, 2 images", convolution_job(26, 112, width=16, kernels=(3,), stage=resnext_stage), 2),
+    ObservedNetwork("ResNeXt, an image", convolution_job(40, 176, width=24, kernels=(3,), stage=resnext_stage), 1),
     ObservedNetwork("GPT-2, a prompt", language_job(partial(Gpt2, Gpt2Config(2_000, 128, 192, 3, 6)), 2_000, 40), 1),
     ObservedNetwork("Llama, 2 prompts", language_job(partial(Llama, LlamaConfig(2_000, 256, 3, 8, 4, 640)), 2_000, 20), 2),
     ObservedNetwork("windowed transformer, an image", window_job(96, width=48, heads=2, windows=(6, 4)), 1),
