@@ -4,7 +4,8 @@
 
 Measures twice (about 10 minutes on two cores; --quick: 90 s), validates the suite with the second calibration (3 minutes) and,
 with --write, replaces benchmarks/results/measured_here.json, docs/measured-here.md and its figures. --page alone writes the
-page again from the results, with a section of benchmarks.small_passes. Leave the machine alone meanwhile. The configuration and history of the user are not touched.
+page again from the results, with a section of benchmarks.small_passes. Leave the machine alone meanwhile. The configuration
+and history of the user are not touched.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.small_passes import RESULTS as SMALL_PASSES
-from benchmarks.small_passes import section
+from benchmarks.support.small_passes_page import RESULTS as SMALL_PASSES
+from benchmarks.support.small_passes_page import section
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "measured_here.json"

@@ -2,11 +2,11 @@
 
     python -m benchmarks.small_passes [--rounds N] [--quick] [--write]
 
-One thread and its processor time, as in benchmarks.cpu_steps: on a shared machine that is far steadier than the clock on the wall,
-though caches and memory are shared still. The networks that `gpuwise measure` observes are observed and fitted as it does
-(--quick: those of the quick sweep). Between them the models below run, in turn, in rounds; no fit sees any of them. Forecasts by
-the shipped figures, by a fit without the passes of small networks, and by the whole fit stand beside the median of the rounds'
-own medians. About six minutes of one core; --write replaces benchmarks/results/small_passes.json and the section of
+One thread and its processor time, as in benchmarks.cpu_steps: on a shared machine that is far steadier than the clock on the
+wall, though caches and memory are shared still. The networks that `gpuwise measure` observes are observed and fitted as it does
+(--quick: those of the quick sweep). Between them the models below run, in turn, in rounds; no fit sees any of them. Forecasts
+by the shipped figures, by a fit without the passes of small networks, and by the whole fit stand beside the median of the
+rounds' own medians. About six minutes of one core; --write replaces benchmarks/results/small_passes.json and the section of
 docs/measured-here.md.
 """
 
@@ -18,16 +18,15 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import date
 from functools import partial
-from pathlib import Path
 from statistics import median
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.support.small_passes_page import RESULTS, Row, section
 from gpuwise.cost.calibration import Calibration, StepSpread, calibration
 from gpuwise.cost.calibration.files import CalibrationFile
 from gpuwise.cost.kernels import kernel_times
@@ -50,8 +49,6 @@ from gpuwise.runtime.build.program import build
 from gpuwise.strategy import Strategy
 from gpuwise.tracing.record import record_many
 
-RESULTS = Path(__file__).parent / "results" / "small_passes.json"
-COMMAND = "python -m benchmarks.small_passes --write"
 OBSERVED = {"network": NETWORKS, "writing": WRITING, "small": SMALL}
 CPU = torch.device("cpu")
 clock = time.thread_time
@@ -112,20 +109,6 @@ MODELS = (
     ("timm:resnet18", 1),
     ("timm:densenet121", 1),
 )
-
-
-@dataclass(frozen=True)
-class Row:
-    """A model's passes. median_s, low_s, high_s: of the rounds' medians. forecasts: seconds by their figures. inside: whether
-    the median is inside the interval of the whole fit."""
-
-    model: str
-    samples: int
-    median_s: float
-    low_s: float
-    high_s: float
-    forecasts: dict[str, float]
-    inside: bool
 
 
 def strategy_of(samples: int) -> Strategy:
@@ -212,42 +195,6 @@ def rows(chip: Chip, figures: dict[str, Calibration], spreads: Sequence[StepSpre
         middle = median(of_rounds)
         inside = spread.low <= middle / forecasts[WHOLE] <= spread.high
         yield Row(name, samples, middle, min(of_rounds), max(of_rounds), forecasts, inside)
-
-
-def section(results: dict[str, object]) -> str:
-    """The part of the page that shows results (main)."""
-    table = [Row(**row) for row in results["rows"]]  # type: ignore[attr-defined]
-    names = list(table[0].forecasts)
-    errors = {name: np.array([row.forecasts[name] / row.median_s - 1 for row in table]) for name in names}
-    summary = [
-        f"| {name} | {100 * np.median(np.abs(e)):.1f} % | {100 * np.quantile(np.abs(e), 0.9):.1f} % | {100 * np.median(e):+.1f} % |"
-        for name, e in errors.items()
-    ]
-    lines = [
-        "## Passes of small models",
-        "",
-        f"Made by `{COMMAND}` on one core of {results['machine']}, PyTorch {results['torch']}, {results['date']}, in processor",
-        "time. Plain PyTorch, fp32, inference. No fit sees any of these models; the passes of small networks are those of",
-        f"`gpuwise measure`. {sum(row.inside for row in table)} of {len(table)} inside the 90 % interval of the measured figures.",
-        "",
-        "| forecasts by | median error | 90th percentile | bias |",
-        "| --- | ---: | ---: | ---: |",
-        *summary,
-        "",
-        f"| model | samples | measured (least to most of {results['rounds']} rounds) | {' | '.join(names)} |",
-        f"| --- | ---: | ---: |{' ---: |' * len(names)}",
-        *[_line(row) for row in table],
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _line(row: Row) -> str:
-    forecasts = " | ".join(f"{_ms(s)} ({100 * (s / row.median_s - 1):+.0f} %)" for s in row.forecasts.values())
-    return f"| {row.model} | {row.samples} | {_ms(row.median_s)} ({_ms(row.low_s)} to {_ms(row.high_s)}) | {forecasts} |"
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"
 
 
 def main() -> None:
