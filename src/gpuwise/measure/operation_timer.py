@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuwise.runtime.devices import Event, backend_of
+from gpuwise.tracing.propagation import Pausable
 
 Clock = Callable[[], float]
-
-
-class Pausable(Protocol):
-    """What is no part of the step while it is paused."""
-
-    paused: bool
 
 
 class OperationTimer(TorchDispatchMode):
