@@ -27,16 +27,16 @@ from gpuwise.measure.networks import (
     window_job,
 )
 
-# As many samples on every machine: those of a few users.
+# As many samples on every machine: those of a few users. Channels are multiples of 8, as almost everywhere.
 SMALL: tuple[ObservedNetwork, ...] = (
     ObservedNetwork("MLP, a row", mlp_job(24, 96, 48), 1),
     ObservedNetwork(
-        "depthwise convolution net, an image", convolution_job(21, 160, width=12, kernels=(3, 5), stage=mbconv_stage), 1
+        "depthwise convolution net, an image", convolution_job(21, 160, width=16, kernels=(3, 5), stage=mbconv_stage), 1
     ),
     ObservedNetwork("ViT, an image", vit_job(VitConfig(128, 16, 160, 3, 4, 640, CLASSES)), 1),
-    ObservedNetwork("ResNet, an image", convolution_job(22, 128, width=24, kernels=(3, 1), stage=resnet_stage), 1),
+    ObservedNetwork("ResNet, an image", convolution_job(22, 128, width=32, kernels=(3, 1), stage=resnet_stage), 1),
     ObservedNetwork("BERT, a sentence", bert_job(BertConfig(3_000, 128, 2, 128, 3, 2, 512), 28), 1),
-    ObservedNetwork("ConvNeXt, an image", convolution_job(23, 128, width=20, kernels=(7, 5), stage=convnext_stage), 1),
+    ObservedNetwork("ConvNeXt, an image", convolution_job(23, 128, width=24, kernels=(7, 5), stage=convnext_stage), 1),
     ObservedNetwork("MLP, 16 rows", mlp_job(50, 192, 80, 40), 16),
     ObservedNetwork(
         "depthwise convolution net, 3 images", convolution_job(24, 192, width=16, kernels=(3, 5), stage=mbconv_stage), 3
