@@ -6,7 +6,7 @@ One thread and its processor time, as in benchmarks.cpu_steps: on a shared machi
 wall, though caches and memory are shared still. The networks that `gpuwise measure` observes are observed and fitted as it does
 (--quick: those of the quick sweep). Between them the models below run, in turn, in rounds; no fit sees any of them. Forecasts
 by the shipped figures, by a fit without the passes of small networks, and by the whole fit stand beside the median of the
-rounds' own medians. About six minutes of one core; --write replaces benchmarks/results/small_passes.json and the section of
+rounds' own medians. About five minutes of one core; --write replaces benchmarks/results/small_passes.json and the section of
 docs/measured-here.md.
 """
 
@@ -155,34 +155,39 @@ def observed(stage: Stage) -> StepSamples:
 
 def measured(*, quick: bool, rounds: int) -> tuple[list[tuple[str, StepSamples]], list[list[float]]]:
     """The samples of the networks, with the name of their stage, and the rounds of each model, spread between them."""
-    counts = {"networks": len(NETWORKS), "quick_networks": QUICK, "writing": len(WRITING), "small": len(SMALL)}
-    todo = [stage for stage in stages(quick=quick, half=None, **counts) if stage.name in OBSERVED]
+    planned = stages(
+        quick=quick, networks=len(NETWORKS), quick_networks=QUICK, half=None, writing=len(WRITING), small=len(SMALL)
+    )
+    todo = [stage for stage in planned if stage.name in OBSERVED]
     runs = []
     for name, samples in MODELS:
         job = job_of(name)
         program, batch = build(job, strategy_of(samples), CPU), checked_batch(job, samples)
         runs.append(partial(program.infer, batch))
     begins = {len(todo) * (number + 1) // (rounds + 1) for number in range(rounds)}
-    found: list[tuple[str, StepSamples]] = []
+    observations: list[tuple[str, StepSamples]] = []
     times: list[list[float]] = [[] for _ in MODELS]
     for number, stage in enumerate(todo):
-        found.append((stage.name, observed(stage)))
-        print(f"{number + 1}/{len(todo)} {found[-1][1].name}", file=sys.stderr, flush=True)
+        observations.append((stage.name, observed(stage)))
+        print(f"{number + 1}/{len(todo)} {observations[-1][1].name}", file=sys.stderr, flush=True)
         for model, run in enumerate(runs) if number in begins else ():
             times[model].append(round_s(run))
-    return found, times
+    return observations, times
 
 
-def by_fits(chip: Chip, found: Sequence[tuple[str, StepSamples]]) -> tuple[dict[str, Calibration], tuple[StepSpread, ...]]:
+def by_fits(
+    chip: Chip, observations: Sequence[tuple[str, StepSamples]]
+) -> tuple[dict[str, Calibration], tuple[StepSpread, ...]]:
     """Calibrations by the names of their figures, and the spreads of the whole fit."""
     known = calibration(chip)
-    fits = {WITHOUT: [s for stage, s in found if stage != "small"], WHOLE: [s for _, s in found]}
-    all_figures, spreads = {SHIPPED: known}, ()
+    fits = {WITHOUT: [s for stage, s in observations if stage != "small"], WHOLE: [s for _, s in observations]}
+    figures = {SHIPPED: known}
+    spreads: tuple[StepSpread, ...] = ()
     for name, samples in fits.items():
         fit = calibrate(samples, chip)
-        all_figures[name] = Calibration((CalibrationFile("here", "machine", chip.id, dict(fit.entries), {}), *known.files))
+        figures[name] = Calibration((CalibrationFile("here", "machine", chip.id, dict(fit.entries), {}), *known.files))
         spreads = fit.spreads
-    return all_figures, spreads
+    return figures, spreads
 
 
 def rows(chip: Chip, figures: dict[str, Calibration], spreads: Sequence[StepSpread], times: list[list[float]]) -> Iterator[Row]:
@@ -207,8 +212,8 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     chip = one_core()
-    found, times = measured(quick=options.quick, rounds=options.rounds)
-    table = list(rows(chip, *by_fits(chip, found), times))
+    observations, times = measured(quick=options.quick, rounds=options.rounds)
+    table = list(rows(chip, *by_fits(chip, observations), times))
     results: dict[str, object] = {
         "machine": detect_cpu().name,
         "torch": torch.__version__,

@@ -216,6 +216,19 @@ def test_the_worker_says_what_it_saw(monkeypatch):
     assert {kernel_class for kernel_class, _, _ in samples.classes} >= {"gemm", "optimizer"}
 
 
+def test_a_small_network_keeps_its_samples_on_every_machine(monkeypatch):
+    messages = []
+    monkeypatch.setattr(worker, "SMALL", (("tiny", mlp_job(), 3),))
+    monkeypatch.setattr(worker, "scaled", lambda samples, device: 64 * samples)
+    monkeypatch.setattr(worker, "observe", partial(observe, least_s=0.0))
+    child = SimpleNamespace(send=lambda **answer: messages.append(answer))
+    worker.run_stage(Stage("small", "passes of small networks", network=0, mode="infer", steps=2), CPU, child)
+    (answer,) = messages
+    assert (answer["row"]["name"], answer["row"]["sizes"]) == ("tiny", {"micro_batch": 3})
+    assert answer["kernels"] == []
+    assert StepSamples.from_dict(answer["samples"]).mode == "infer"
+
+
 class Asked:
     """A WorkerConnection that was asked this."""
 
