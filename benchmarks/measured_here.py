@@ -4,7 +4,8 @@
 
 Measures twice (about 10 minutes on two cores; --quick: 90 s), validates the suite with the second calibration (3 minutes) and,
 with --write, replaces benchmarks/results/measured_here.json, docs/measured-here.md and its figures. --page alone writes the
-page again from the results. Leave the machine alone meanwhile. The configuration and history of the user are not touched.
+page again from the results, with a section of benchmarks.small_passes. Leave the machine alone meanwhile. The configuration
+and history of the user are not touched.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from benchmarks.support.small_passes_page import RESULTS as SMALL_PASSES
+from benchmarks.support.small_passes_page import section
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "measured_here.json"
@@ -99,7 +103,13 @@ def page(results: dict[str, Any]) -> str:
         "",
         *_disturbed(results),
     ]
-    return "\n".join(lines).rstrip() + "\n"
+    text = "\n".join(lines).rstrip() + "\n"
+    return f"{text}\n{section(json.loads(SMALL_PASSES.read_text()))}" if SMALL_PASSES.exists() else text
+
+
+def write_page() -> None:
+    """Writes the page again from the results, with a section of benchmarks.small_passes."""
+    PAGE.write_text(page(json.loads(RESULTS.read_text())))
 
 
 def _row(trial: dict[str, Any]) -> str:
@@ -137,7 +147,7 @@ def main() -> None:
     if options.write:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     if options.write or options.page:
-        PAGE.write_text(page(results))
+        write_page()
 
 
 if __name__ == "__main__":

@@ -31,7 +31,17 @@ FITTED = {
     "spreads": [asdict(StepSpread("cpu", "machine", mode, 0.9, 1.1, rows=8)) for mode in ("train", "infer")],
     "errors": {"a": 0.05, "b": -0.02, "c": 0.01},
 }
-SEEN = {"device": "cpu", "torch": "2.13.0", "networks": 6, "quick": 5, "writing": 0, "half": None, "threads": 2, "left_out": []}
+SEEN = {
+    "device": "cpu",
+    "torch": "2.13.0",
+    "networks": 6,
+    "quick": 5,
+    "writing": 0,
+    "small": 0,
+    "half": None,
+    "threads": 2,
+    "left_out": [],
+}
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -13,10 +13,11 @@ from calibration_samples import CPU, FACTORS, GPU, NAMES, samples
 
 from gpuwise.cost.calibration import Calibration, CalibrationEntry, Term, calibration
 from gpuwise.cost.calibration.files import CalibrationFile
+from gpuwise.cost.kernels.shapes import Shapes
 from gpuwise.cost.parameters import parameters
 from gpuwise.measure import calibrate as module
 from gpuwise.measure.calibrate import FEWEST_NETWORKS, LARGEST_FACTOR, LEAST_SPREAD, MachineFit, calibrate
-from gpuwise.measure.samples import by_class
+from gpuwise.measure.samples import StepSamples, by_class
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +136,43 @@ def test_designs_are_of_terms_and_features_that_the_class_has():
         for name, term in module.design_of(key).terms.items():
             assert name in part.terms.seconds, key
             assert {curve.over for curve in term.curves} <= set(part.terms.features), key
+
+
+def test_each_mode_has_the_spread_of_its_own_errors_and_of_all_where_they_are_few():
+    errors = {"train": [0.1, -0.1, 0.05, 0.0, 0.02], "infer": [0.5, 0.4, 0.6, 0.45]}
+    train, infer = module._spreads("cpu", errors)
+    assert (train.mode, train.rows, infer.mode, infer.rows) == ("train", 5, "infer", 4)
+    assert train.low > 0.85
+    assert infer.low < 0.65
+    assert infer.high == LEAST_SPREAD
+    few, _ = module._spreads("cpu", {"train": errors["train"][:3], "infer": errors["infer"]})
+    assert few.rows == 7
+
+
+def test_what_a_grouped_convolution_costs_whatever_its_size_is_a_floor():
+    """oneDNN puts operands into another order at each call. Where the floor had no room, arithmetic took its time, and larger
+    convolutions were forecast at several times theirs."""
+    generator, law = np.random.default_rng(0), (1.5e-4, 4e-11)  # seconds a call, and an operation
+    count = 40
+    groups, m = generator.integers(4, 60, count), generator.integers(16, 800, count)
+    n, k = np.full(count, 8.0), np.full(count, 72.0)
+    flops = 2.0 * groups * m * n * k
+    moved = 4.0 * groups * (m * k / 9 + n * k + m * n)
+    ones, zeros = np.ones(count), np.zeros(count)
+    columns = dict(zip((f.name for f in fields(Shapes)), zeros[None].repeat(len(fields(Shapes)), 0).tolist(), strict=True))
+    sizes = {"flops": flops, "bytes_read": moved, "kernels": ones, "batch": groups, "m": m, "n": n, "k": k}
+    columns |= {name: np.asarray(values, float).tolist() for name, values in sizes.items()}
+    columns |= {"element_bytes": (4 * ones).tolist(), "images": ones.tolist(), "count": ones.tolist()}
+    noise = np.exp(generator.normal(0.0, 0.05, count))
+    columns["seconds"] = ((law[0] + law[1] * flops) * noise).tolist()
+    classes = (("conv_grouped", "float32", columns),)
+    step = StepSamples("groups", "fp32", "infer", (sum(columns["seconds"]),) * 3, 0.0, 0.0, int(flops.sum()), classes)
+    one_core = replace(CPU, sm_count=1, peak_flops_per_s={"fp32": 1e11}, memory_bandwidth_bytes_per_s=2e10)
+    entry = calibrate([step], one_core).entries["conv_grouped.fp32"]
+    assert entry.floor_s == pytest.approx(law[0], rel=0.25)
+    larger = {**columns, "m": (4 * np.array(columns["m"])).tolist(), "flops": (4 * flops).tolist()}
+    larger["bytes_read"] = (4 * moved).tolist()
+    (part,) = by_class([replace(step, classes=(("conv_grouped", "float32", larger),))], one_core, parameters()).values()
+    ratio = module.predicted_s(entry, part) / (law[0] + 4 * law[1] * flops)
+    assert np.median(ratio) == pytest.approx(1.0, abs=0.2)
+    assert ratio.max() < 1.5

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from calibration_samples import recorded  # noqa: E402
 
+from gpuwise.cost.kernels.classes import classes  # noqa: E402
 from gpuwise.measure import networks as module  # noqa: E402
 from gpuwise.measure.networks import NETWORKS, QUICK, scaled  # noqa: E402
+from gpuwise.measure.small_networks import SMALL  # noqa: E402
 from gpuwise.measure.stages import stages  # noqa: E402
 from gpuwise.measure.suite import SUITE  # noqa: E402
 from gpuwise.measure.writing_networks import WRITING  # noqa: E402
@@ -25,13 +28,13 @@ LIGHT = [
 
 
 def test_names_are_their_own():
-    names = [name for name, _, _ in (*NETWORKS, *WRITING)]
+    names = [name for name, _, _ in (*NETWORKS, *WRITING, *SMALL)]
     assert len(set(names)) == len(names)
     assert not set(names) & set(SUITE)
     assert len(NETWORKS) > QUICK
 
 
-@pytest.mark.parametrize(("name", "job", "samples"), [*NETWORKS, *WRITING])
+@pytest.mark.parametrize(("name", "job", "samples"), [*NETWORKS, *WRITING, *SMALL])
 def test_each_can_be_built_and_takes_its_batch(name, job, samples):
     with torch.device("meta"):
         model = job.model()
@@ -61,6 +64,27 @@ def test_a_pass_that_writes_multiplies_each_matrix_by_few_rows_and_attends_to_th
     shared = config.heads // getattr(config, "kv_heads", config.heads)
     attention = 2 * shared * (cached + cached // model.cached.shape[-2])  # the token itself is in the cache, too
     assert trace.model_flops == pytest.approx(2 * samples * matrices + attention, rel=1e-3)
+
+
+def of_class(name, kernel_class):
+    """The operations of a small network's pass that are of a class, as (groups, columns, depth)."""
+    _, job, samples = next(network for network in SMALL if network.name == name)
+    strategy = Strategy(micro_batch=samples, mode="infer")
+    (trace,) = record_many(job, strategy, [samples], target="cpu", once=[samples])
+    rows = [rows for (key, _), rows in classes(trace).items() if key == kernel_class]
+    columns = [trace.operations.column(name) for name in ("batch", "n", "k")]
+    return {tuple(int(column[row]) for column in columns) for row in np.concatenate([*rows, np.zeros(0, int)]).astype(int)}
+
+
+def test_a_small_convnext_convolves_channel_by_channel_in_channels_last_as_real_ones_do():
+    kernels = {k for _, n, k in of_class("ConvNeXt, an image", "conv_depthwise_channels_last") if n == 1}
+    assert kernels >= {9, 25}
+    assert len(of_class("ConvNeXt, an image", "conv_depthwise")) == 1, "the first block reads no sum yet"
+
+
+def test_small_passes_have_groups_of_few_channels_and_depthwise_ones():
+    assert {n for _, n, _ in of_class("ResNeXt, an image", "conv_grouped")} == {8, 24}
+    assert {k for _, _, k in of_class("depthwise convolution net, an image", "conv_depthwise")} >= {9, 25}
 
 
 def test_networks_of_a_seed_are_the_same_each_time_and_differ_between_seeds():

@@ -22,6 +22,7 @@ from gpuwise.cost.calibration.machine import parse_machine  # noqa: E402
 from gpuwise.measure import observe as module  # noqa: E402
 from gpuwise.measure import worker  # noqa: E402
 from gpuwise.measure.observe import MOST_STEPS, Observation, observe  # noqa: E402
+from gpuwise.measure.operation_timer import OperationTimer  # noqa: E402
 from gpuwise.measure.samples import StepSamples  # noqa: E402
 from gpuwise.measure.stages import Stage  # noqa: E402
 from gpuwise.results.measurement import MeasuredRow  # noqa: E402
@@ -144,6 +145,58 @@ def test_what_operations_take_beside_their_kernels():
     assert result.unseen_s == pytest.approx(5e-6)
 
 
+def test_operations_that_launch_nothing_count_as_what_a_call_takes_beside_its_kernel():
+    """Batch norm's empty reserve in inference, say: no forecast prices it."""
+    trace = recorded(cnn_job(), STRATEGIES["train"])
+    launches = trace.operations.column("kernels")[trace.sequence.operation] > 0
+    assert 0 < launches.sum() < len(launches)
+    seconds = np.where(launches, 1e-5, 4e-5)[None].repeat(3, axis=0)
+    result = Observation(trace, seconds, np.full(3, seconds[0].sum() + 1e-6 * launches.sum()))
+    assert result.unseen_s == pytest.approx((4e-5 * (~launches).sum() + 1e-6 * launches.sum()) / launches.sum())
+
+
+def test_steps_that_other_programs_interrupt_say_nothing_of_a_call():
+    trace = recorded(mlp_job(), STRATEGIES["infer"])
+    length = len(trace.sequence)
+    step_s = np.array([length * 1.5e-5] * 3 + [1e-2] * 7)  # most steps lose the core for a while
+    assert Observation(trace, np.full((10, length), 1e-5), step_s).unseen_s == pytest.approx(5e-6)
+
+
+def test_seconds_are_those_of_the_clock_and_views_have_no_row():
+    """A clock that goes on by a second a look: each operation takes one, a step those of all its looks."""
+    result = observe(attention_job(), STRATEGIES["infer"], CPU, steps=2, least_s=0.0, clock=count(step=1.0).__next__)
+    assert result.seconds.shape == (2, len(result.trace.sequence))
+    assert (result.seconds == 1.0).all()
+    assert result.step_s.tolist() == [1.0, 1.0]
+
+
+def test_a_short_step_is_one_that_follows_another(monkeypatch):
+    runs, seconds = [], iter([0.0, 5e-3, 1.0, 1.004, 2.0, 2.5])
+    program = SimpleNamespace(trains=False, job=mlp_job(), infer=runs.append)
+    short = module._step_s(program, STRATEGIES["infer"], CPU, lambda: next(seconds))
+    assert (len(runs), short) == (2, pytest.approx(4e-3))
+    assert runs[0] is runs[1], "on the same batch"
+    assert (module._step_s(program, STRATEGIES["infer"], CPU, lambda: next(seconds)), len(runs)) == (0.5, 3)
+
+
+def test_the_timer_times_operators_in_their_order_and_nothing_that_is_paused():
+    recorder = SimpleNamespace(paused=False)
+    ticks = iter([0.0, 1.0, 10.0, 12.0])
+    timer = OperationTimer(CPU, recorder, clock=ticks.__next__)
+    x = torch.ones(4)
+    with timer:
+        timer.start()
+        y = x + 1
+        recorder.paused = True
+        z = y * 3
+        recorder.paused = False
+        total = z.sum()
+        assert timer.resolve() == [1.0, 2.0]
+        timer.start()
+        assert timer.resolve() == []
+    assert total == 24.0
+
+
 def test_the_worker_says_what_it_saw(monkeypatch):
     """One network, as the measuring process runs it, and its answer as the other reads it."""
     messages = []
@@ -161,6 +214,19 @@ def test_the_worker_says_what_it_saw(monkeypatch):
     assert row.flops == samples.flops > 0
     assert samples.name == "small, fp32, train"
     assert {kernel_class for kernel_class, _, _ in samples.classes} >= {"gemm", "optimizer"}
+
+
+def test_a_small_network_keeps_its_samples_on_every_machine(monkeypatch):
+    messages = []
+    monkeypatch.setattr(worker, "SMALL", (("tiny", mlp_job(), 3),))
+    monkeypatch.setattr(worker, "scaled", lambda samples, device: 64 * samples)
+    monkeypatch.setattr(worker, "observe", partial(observe, least_s=0.0))
+    child = SimpleNamespace(send=lambda **answer: messages.append(answer))
+    worker.run_stage(Stage("small", "passes of small networks", network=0, mode="infer", steps=2), CPU, child)
+    (answer,) = messages
+    assert (answer["row"]["name"], answer["row"]["sizes"]) == ("tiny", {"micro_batch": 3})
+    assert answer["kernels"] == []
+    assert StepSamples.from_dict(answer["samples"]).mode == "infer"
 
 
 class Asked:

@@ -129,3 +129,22 @@ def test_what_a_call_takes_beside_its_kernel_is_told_by_short_steps():
     for key, part in by_class(ours, CPU, parameters()).items():
         without = by_class([replace(short, unseen_s=0.0)], CPU, parameters())[key]
         assert part.seconds == pytest.approx(without.seconds + 2e-6)
+
+
+def test_each_mode_has_what_its_own_short_steps_show_of_a_call():
+    """A pass without gradients has no autograd beside its kernels."""
+    one = samples()[0]
+    steps = [replace(one, mode=mode, unseen_s=s, step_s=(1e-3,)) for mode, s in (("train", 9e-6), ("infer", 2e-6))]
+    long = [replace(one, mode="infer", unseen_s=1e-3, step_s=(1.0,))]
+    bare = by_class([replace(one, unseen_s=0.0, step_s=(1e-3,))], CPU, parameters())
+    for key, part in by_class([*steps, *long], CPU, parameters()).items():
+        scale = stretch_of([*steps, *long])
+        for index, unseen_s in enumerate((9e-6, 2e-6, 2e-6)):
+            assert part.seconds[part.step == index] == pytest.approx(scale * bare[key].seconds + unseen_s)
+
+
+def test_a_mode_without_short_steps_has_what_those_of_the_other_show():
+    one = samples()[0]
+    steps = [replace(one, unseen_s=3e-6, step_s=(1e-3,)), replace(one, mode="infer", unseen_s=1e-3, step_s=(0.05,))]
+    for part in by_class(steps, CPU, parameters()).values():
+        assert part.seconds[part.step == 1] == pytest.approx(part.seconds[part.step == 0])

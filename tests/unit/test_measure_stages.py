@@ -9,8 +9,8 @@ import pytest
 
 from gpuwise.measure.stages import PROBES, Stage, stages
 
-QUICK = list(stages(quick=True, networks=29, quick_networks=14, half="amp-bf16", writing=4))
-FULL = list(stages(quick=False, networks=29, quick_networks=14, half="amp-bf16", writing=4))
+QUICK = list(stages(quick=True, networks=29, quick_networks=14, half="amp-bf16", writing=4, small=3))
+FULL = list(stages(quick=False, networks=29, quick_networks=14, half="amp-bf16", writing=4, small=3))
 
 
 def what(stage: Stage) -> tuple[str, int, str, str]:
@@ -56,7 +56,7 @@ def test_networks_in_each_precision_and_mode():
     assert by["fp32", "train"] == by["amp-bf16", "train"] == list(range(29))
     assert len(by["fp32", "infer"]) == 10
     assert not by["amp-bf16", "infer"]
-    without = list(stages(quick=False, networks=29, quick_networks=14, half=None, writing=4))
+    without = list(stages(quick=False, networks=29, quick_networks=14, half=None, writing=4, small=3))
     assert [s for s in FULL if s.precision == "fp32"] == without
     assert [s.network for s in QUICK if s.name == "network" and s.precision == "fp32"] == list(range(14))
     assert [s.network for s in QUICK if s.precision == "amp-bf16"] == list(range(1, 14, 2))
@@ -67,6 +67,13 @@ def test_a_cpu_writes_tokens_in_fp32_and_a_gpu_does_not():
     assert {(stage.precision, stage.mode) for stage in FULL if stage.name == "writing"} == {("fp32", "infer")}
     gpu = stages(quick=False, networks=2, quick_networks=1, half=None, writing=4, device="cuda")
     assert "writing" not in {stage.name for stage in gpu}
+
+
+@pytest.mark.parametrize("observed", [QUICK, FULL])
+def test_a_cpu_runs_small_networks_in_both_sweeps_and_a_gpu_none(observed: list[Stage]):
+    assert [(s.network, s.precision, s.mode) for s in observed if s.name == "small"] == [(n, "fp32", "infer") for n in range(3)]
+    gpu = stages(quick=False, networks=2, quick_networks=1, half=None, small=3, device="cuda")
+    assert "small" not in {stage.name for stage in gpu}
 
 
 def test_stages_travel_as_json():

@@ -14,7 +14,7 @@ from gpuwise.report.detected import detected_words
 from gpuwise.report.json import to_json
 from gpuwise.report.machine_text import LETTERS
 from gpuwise.report.measure import GROUP_WORDS, achieved, measure_report, rate_of, row_words
-from gpuwise.results.measurement import GROUPS, MeasuredRow
+from gpuwise.results.measurement import GROUPS, METHOD, MeasuredRow
 
 
 def text(report: object, width: int = 160) -> str:
@@ -70,7 +70,7 @@ def test_it_says_what_was_detected_what_disturbed_it_and_what_it_is_for():
     assert "AMD EPYC 9R14, 2 cores, 2 threads, avx512, avx512-bf16, L1 32 KiB, L2 1 MiB, L3 32 MiB" in shown
     assert "limited to 2 processors" in line(shown, "container")
     assert "here-cpu, device cpu of PyTorch" in line(shown, "counts as")
-    assert "2026-05-04 12:30 UTC by method 1, PyTorch 2.13.0" in line(shown, "  measured  ", "UTC")
+    assert f"2026-05-04 12:30 UTC by method {METHOD}, PyTorch 2.13.0" in line(shown, "  measured  ", "UTC")
     assert "  - other processes used 31 % of the processors meanwhile" in shown
     assert "--on here` uses /home/me/.config/gpuwise/here/epyc-2c.toml from now on" in shown
     assert "off by 6 % in the median" in flat(shown)

@@ -20,6 +20,7 @@ from gpuwise.hardware.types import Chip
 from gpuwise.measure.fitting import MeasuredSeconds, ParameterBlock, solve
 from gpuwise.measure.fitting.machine_designs import design_of
 from gpuwise.measure.samples import ClassSamples, StepSamples, by_class
+from gpuwise.strategy import MODES
 
 PULL, SMOOTH, ITERATIONS = 1e-3, 0.02, 40
 FOLDS = 3
@@ -65,7 +66,8 @@ def calibrate(samples: Sequence[StepSamples], chip: Chip, *, parameters: Paramet
     errors = _errors(samples, table, shipped, fit)
     kept = {samples[index].name: error for index, error in errors.items()}
     scale = {key: _factor(table[key], entry, shipped, key) for key, entry in entries.items()} if fit is _scaled else {}
-    return MachineFit(entries if fit is _entries else {}, scale, _spreads(family(chip), list(errors.values())), kept)
+    of_mode = {mode: [error for index, error in errors.items() if samples[index].mode == mode] for mode in MODES}
+    return MachineFit(entries if fit is _entries else {}, scale, _spreads(family(chip), of_mode), kept)
 
 
 def _entries(table: Mapping[str, ClassSamples], shipped: Calibration, steps: int) -> dict[str, CalibrationEntry]:
@@ -181,8 +183,14 @@ def _interval(logs: np.ndarray) -> tuple[float, float]:
     return round(float(min(low, 1 / LEAST_SPREAD)), 3), round(float(max(high, LEAST_SPREAD)), 3)
 
 
-def _spreads(family_name: str, errors: Sequence[float]) -> tuple[StepSpread, ...]:
-    if len(errors) < FEWEST_NETWORKS:
+def _spreads(family_name: str, errors: Mapping[str, Sequence[float]]) -> tuple[StepSpread, ...]:
+    """Of each mode, by its own errors; by all where it has few. errors: by mode."""
+    together = [error for of_mode in errors.values() for error in of_mode]
+    if len(together) < FEWEST_NETWORKS:
         return ()
-    low, high = _interval(-np.log1p(np.array(errors)))
-    return tuple(StepSpread(family_name, "machine", mode, low, high, rows=len(errors)) for mode in ("train", "infer"))
+    spreads = []
+    for mode, of_mode in errors.items():
+        counted = of_mode if len(of_mode) >= FEWEST_NETWORKS else together
+        low, high = _interval(-np.log1p(np.array(counted)))
+        spreads.append(StepSpread(family_name, "machine", mode, low, high, rows=len(counted)))
+    return tuple(spreads)

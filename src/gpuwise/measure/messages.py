@@ -21,6 +21,7 @@ class Survey(TypedDict):
         networks: number of networks.
         quick: number of networks in the quick sweep.
         writing: number of networks that write tokens.
+        small: number of small networks.
         half: 16-bit precision in which networks are repeated; None if the device has none.
         threads: threads of PyTorch's operations.
     """
@@ -31,6 +32,7 @@ class Survey(TypedDict):
     networks: int
     quick: int
     writing: int
+    small: int
     half: str | None
     threads: int
 

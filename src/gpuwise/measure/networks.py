@@ -56,7 +56,10 @@ class SqueezeExcite(nn.Module):
 
 
 class ConvNextBlock(nn.Module):
-    """ConvNeXt's block: a depthwise convolution, then a perceptron over channels, with a residual connection."""
+    """ConvNeXt's block: a depthwise convolution, then a perceptron over channels, with a residual connection.
+
+    The sum lies in memory as its first operand does: in channels-last, as in timm and torchvision.
+    """
 
     def __init__(self, width: int, kernel: int):
         super().__init__()
@@ -64,7 +67,7 @@ class ConvNextBlock(nn.Module):
         self.inner = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = x + self.inner(self.spatial(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        y: Tensor = self.inner(self.spatial(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2) + x
         return y
 
 
@@ -162,17 +165,17 @@ def convnext_stage(draw: random.Random, inside: int, outside: int, kernel: int, 
     yield from (ConvNextBlock(outside, kernel), ConvNextBlock(outside, draw.choice((3, 7))))
 
 
-def _language(model: Callable[[], nn.Module], vocabulary: int, seq_len: int) -> Job:
+def language_job(model: Callable[[], nn.Module], vocabulary: int, seq_len: int) -> Job:
     batch = partial(next_token_batch, vocabulary=vocabulary, seq_len=seq_len)
     return Job(model, batch, token_loss, sample_unit="token", tokens_per_sample=seq_len)
 
 
-def _cnn(seed: int, size: int, *, width: int, kernels: Sequence[int], stage: MakesStage) -> Job:
+def convolution_job(seed: int, size: int, *, width: int, kernels: Sequence[int], stage: MakesStage) -> Job:
     model = partial(convolution_net, seed, width=width, kernels=kernels, stage=stage)
     return Job(model, partial(image_batch, image_size=size, classes=CLASSES), class_loss)
 
 
-def _mlp(features: int, *hidden: int) -> Job:
+def mlp_job(features: int, *hidden: int) -> Job:
     config = MlpConfig(features, hidden, 10)
     return Job(partial(Mlp, config), partial(table_batch, features=features, classes=10), class_loss)
 
@@ -187,16 +190,16 @@ def _unet() -> Job:
     return Job(partial(Unet, config), partial(diffusion_batch, latent_size=24, context=config.context), diffusion_loss)
 
 
-def _bert(config: BertConfig, seq_len: int) -> Job:
+def bert_job(config: BertConfig, seq_len: int) -> Job:
     batch = partial(masked_word_batch, vocabulary=config.vocabulary, seq_len=seq_len)
     return Job(partial(Bert, config), batch, token_loss, sample_unit="token", tokens_per_sample=seq_len)
 
 
-def _vit(config: VitConfig) -> Job:
+def vit_job(config: VitConfig) -> Job:
     return Job(partial(Vit, config), partial(image_batch, image_size=config.image_size, classes=config.classes), class_loss)
 
 
-def _windows(size: int, *, width: int, heads: int, windows: tuple[int, int]) -> Job:
+def window_job(size: int, *, width: int, heads: int, windows: tuple[int, int]) -> Job:
     model = partial(WindowNet, width=width, heads=heads, windows=windows, classes=CLASSES)
     return Job(model, partial(image_batch, image_size=size, classes=CLASSES), class_loss)
 
@@ -217,46 +220,46 @@ class ObservedNetwork(NamedTuple):
 
 # --quick observes the first QUICK networks.
 NETWORKS: tuple[ObservedNetwork, ...] = (
-    ObservedNetwork("MLP, tiny", _mlp(30, 48, 24), 64),
-    ObservedNetwork("MLP, small", _mlp(12, 96, 96, 96), 256),
-    ObservedNetwork("plain CNN, tiny images", _cnn(13, 40, width=12, kernels=(3, 5), stage=vgg_stage), 16),
-    ObservedNetwork("ResNet, 3 x 3", _cnn(1, 160, width=40, kernels=(3,), stage=resnet_stage), 4),
-    ObservedNetwork("GPT-2, width 512", _language(partial(Gpt2, Gpt2Config(6_000, 256, 512, 2, 8)), 6_000, 192), 3),
-    ObservedNetwork("depthwise convolution net", _cnn(2, 128, width=24, kernels=(3, 5), stage=mbconv_stage), 6),
-    ObservedNetwork("MLP, wide", _mlp(784, 2048, 4096, 1024), 24),
-    ObservedNetwork("Llama, width 320", _language(partial(Llama, LlamaConfig(5_000, 320, 2, 5, 5, 896)), 5_000, 160), 3),
-    ObservedNetwork("ViT", _vit(VitConfig(160, 16, 448, 2, 7, 1792, CLASSES)), 4),
-    ObservedNetwork("LSTM, width 192", _language(partial(LstmLanguageModel, 3_000, 128, 192, 1), 3_000, 48), 16),
+    ObservedNetwork("MLP, tiny", mlp_job(30, 48, 24), 64),
+    ObservedNetwork("MLP, small", mlp_job(12, 96, 96, 96), 256),
+    ObservedNetwork("plain CNN, tiny images", convolution_job(13, 40, width=12, kernels=(3, 5), stage=vgg_stage), 16),
+    ObservedNetwork("ResNet, 3 x 3", convolution_job(1, 160, width=40, kernels=(3,), stage=resnet_stage), 4),
+    ObservedNetwork("GPT-2, width 512", language_job(partial(Gpt2, Gpt2Config(6_000, 256, 512, 2, 8)), 6_000, 192), 3),
+    ObservedNetwork("depthwise convolution net", convolution_job(2, 128, width=24, kernels=(3, 5), stage=mbconv_stage), 6),
+    ObservedNetwork("MLP, wide", mlp_job(784, 2048, 4096, 1024), 24),
+    ObservedNetwork("Llama, width 320", language_job(partial(Llama, LlamaConfig(5_000, 320, 2, 5, 5, 896)), 5_000, 160), 3),
+    ObservedNetwork("ViT", vit_job(VitConfig(160, 16, 448, 2, 7, 1792, CLASSES)), 4),
+    ObservedNetwork("LSTM, width 192", language_job(partial(LstmLanguageModel, 3_000, 128, 192, 1), 3_000, 48), 16),
     ObservedNetwork("UNet, width 64", _unet(), 3),
     ObservedNetwork("DLRM", _dlrm(20_000, 5_000, 40_000, 300, 12_000, width=32), 512),
     ObservedNetwork("DLRM, a million rows", _dlrm(1_000_000, 250_000, 100, width=12), 1024),
-    ObservedNetwork("windowed transformer", _windows(192, width=80, heads=4, windows=(6, 8)), 3),
-    ObservedNetwork("MLP, one wide layer", _mlp(6_000, 4096, 512), 6),
-    ObservedNetwork("plain CNN, wide", _cnn(6, 192, width=64, kernels=(3,), stage=vgg_stage), 1),
-    ObservedNetwork("ResNeXt", _cnn(9, 160, width=32, kernels=(3,), stage=resnext_stage), 4),
-    ObservedNetwork("ConvNeXt", _cnn(10, 160, width=32, kernels=(7, 5), stage=convnext_stage), 3),
+    ObservedNetwork("windowed transformer", window_job(192, width=80, heads=4, windows=(6, 8)), 3),
+    ObservedNetwork("MLP, one wide layer", mlp_job(6_000, 4096, 512), 6),
+    ObservedNetwork("plain CNN, wide", convolution_job(6, 192, width=64, kernels=(3,), stage=vgg_stage), 1),
+    ObservedNetwork("ResNeXt", convolution_job(9, 160, width=32, kernels=(3,), stage=resnext_stage), 4),
+    ObservedNetwork("ConvNeXt", convolution_job(10, 160, width=32, kernels=(7, 5), stage=convnext_stage), 3),
     ObservedNetwork(
-        "mixture of experts", _language(partial(Mixtral, MixtralConfig(4_000, 192, 2, 6, 3, 384, experts=6)), 4_000, 128), 4
+        "mixture of experts", language_job(partial(Mixtral, MixtralConfig(4_000, 192, 2, 6, 3, 384, experts=6)), 4_000, 128), 4
     ),
-    ObservedNetwork("BERT, width 384", _bert(BertConfig(3_000, 256, 2, 384, 2, 6, 1536), 160), 3),
-    ObservedNetwork("ResNet, 5 x 5 and 7 x 7", _cnn(3, 96, width=48, kernels=(5, 7, 3), stage=resnet_stage), 6),
-    ObservedNetwork("ResNet, 1 x 1", _cnn(4, 224, width=64, kernels=(1, 3), stage=resnet_stage), 2),
+    ObservedNetwork("BERT, width 384", bert_job(BertConfig(3_000, 256, 2, 384, 2, 6, 1536), 160), 3),
+    ObservedNetwork("ResNet, 5 x 5 and 7 x 7", convolution_job(3, 96, width=48, kernels=(5, 7, 3), stage=resnet_stage), 6),
+    ObservedNetwork("ResNet, 1 x 1", convolution_job(4, 224, width=64, kernels=(1, 3), stage=resnet_stage), 2),
     ObservedNetwork(
-        "depthwise convolution net, large images", _cnn(7, 224, width=16, kernels=(3, 5, 7), stage=mbconv_stage), 2
+        "depthwise convolution net, large images", convolution_job(7, 224, width=16, kernels=(3, 5, 7), stage=mbconv_stage), 2
     ),
-    ObservedNetwork("GPT-2, width 960", _language(partial(Gpt2, Gpt2Config(16_000, 128, 960, 1, 15)), 16_000, 96), 2),
-    ObservedNetwork("LSTM, width 640", _language(partial(LstmLanguageModel, 8_000, 256, 640, 2), 8_000, 24), 12),
-    ObservedNetwork("LSTM, width 384", _language(partial(LstmLanguageModel, 2_000, 384, 384, 1), 2_000, 30), 32),
-    ObservedNetwork("Llama, width 768", _language(partial(Llama, LlamaConfig(12_000, 768, 1, 12, 4, 2048)), 12_000, 256), 1),
-    ObservedNetwork("GPT-2, width 256", _language(partial(Gpt2, Gpt2Config(2_000, 512, 256, 3, 4)), 2_000, 384), 4),
-    ObservedNetwork("BERT, width 1024", _bert(BertConfig(20_000, 128, 2, 1024, 1, 16, 4096), 64), 3),
-    ObservedNetwork("ResNet, small images", _cnn(5, 48, width=24, kernels=(3, 3, 5), stage=resnet_stage), 32),
-    ObservedNetwork("ResNeXt, small images", _cnn(11, 80, width=64, kernels=(3, 5), stage=resnext_stage), 8),
-    ObservedNetwork("ConvNeXt, small images", _cnn(12, 96, width=48, kernels=(7, 3), stage=convnext_stage), 8),
-    ObservedNetwork("windowed transformer, large windows", _windows(320, width=48, heads=3, windows=(10, 5)), 2),
-    ObservedNetwork("windowed transformer, wide", _windows(128, width=192, heads=4, windows=(4, 16)), 3),
-    ObservedNetwork("MLP, square", _mlp(200, 256, 256, 256), 128),
-    ObservedNetwork("plain CNN, large images", _cnn(8, 192, width=32, kernels=(3, 5), stage=vgg_stage), 2),
+    ObservedNetwork("GPT-2, width 960", language_job(partial(Gpt2, Gpt2Config(16_000, 128, 960, 1, 15)), 16_000, 96), 2),
+    ObservedNetwork("LSTM, width 640", language_job(partial(LstmLanguageModel, 8_000, 256, 640, 2), 8_000, 24), 12),
+    ObservedNetwork("LSTM, width 384", language_job(partial(LstmLanguageModel, 2_000, 384, 384, 1), 2_000, 30), 32),
+    ObservedNetwork("Llama, width 768", language_job(partial(Llama, LlamaConfig(12_000, 768, 1, 12, 4, 2048)), 12_000, 256), 1),
+    ObservedNetwork("GPT-2, width 256", language_job(partial(Gpt2, Gpt2Config(2_000, 512, 256, 3, 4)), 2_000, 384), 4),
+    ObservedNetwork("BERT, width 1024", bert_job(BertConfig(20_000, 128, 2, 1024, 1, 16, 4096), 64), 3),
+    ObservedNetwork("ResNet, small images", convolution_job(5, 48, width=24, kernels=(3, 3, 5), stage=resnet_stage), 32),
+    ObservedNetwork("ResNeXt, small images", convolution_job(11, 80, width=64, kernels=(3, 5), stage=resnext_stage), 8),
+    ObservedNetwork("ConvNeXt, small images", convolution_job(12, 96, width=48, kernels=(7, 3), stage=convnext_stage), 8),
+    ObservedNetwork("windowed transformer, large windows", window_job(320, width=48, heads=3, windows=(10, 5)), 2),
+    ObservedNetwork("windowed transformer, wide", window_job(128, width=192, heads=4, windows=(4, 16)), 3),
+    ObservedNetwork("MLP, square", mlp_job(200, 256, 256, 256), 128),
+    ObservedNetwork("plain CNN, large images", convolution_job(8, 192, width=32, kernels=(3, 5), stage=vgg_stage), 2),
 )
 QUICK = 19
 

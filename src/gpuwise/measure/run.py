@@ -65,6 +65,7 @@ def measure(*, quick: bool = False, on_progress: OnProgress | None = None) -> Ma
             quick_networks=survey["quick"],
             half=survey["half"],
             writing=survey["writing"],
+            small=survey["small"],
             device=survey["device"],
         )
     )

@@ -14,12 +14,10 @@ from gpuwise.cost.kernels.times import hardware_of
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import Units, family, units_for
 from gpuwise.hardware.types import Chip
-from gpuwise.measure.observe import Observation
+from gpuwise.measure.observe import SHORT_STEP_S, Observation
 from gpuwise.measure.timing import summary
 from gpuwise.results.measurement import GROUPS, MeasuredRow
 
-# Operations on almost nothing show what a call takes beside its kernel; in longer steps that is lost in their noise.
-SHORT_STEP_S = 0.02
 # Steps that interruptions by other programs find with certainty; and what is still a machine to measure.
 LONG_STEP_S, MOST_STRETCH = 0.08, 1.5
 # Kinds of kernels by the group of a report that shows them, where the names differ.
@@ -142,7 +140,10 @@ class ClassSamples:
 
 def by_class(samples: Sequence[StepSamples], chip: Chip, parameters: Parameters) -> dict[str, ClassSamples]:
     """All samples by key of their class in calibration files (`conv.fp32`), priced against the figures of a chip."""
-    unseen_s, stretch = unseen_of(samples), stretch_of(samples)
+    stretch, modes = stretch_of(samples), {step.mode for step in samples}
+    # A mode without short steps has what those of all modes show.
+    by_mode = {mode: [s for s in samples if s.mode == mode and np.median(s.step_s) < SHORT_STEP_S] for mode in modes}
+    unseen_s = np.array([unseen_of(by_mode[step.mode] or samples) for step in samples])
     columns: dict[str, list[dict[str, list[float]]]] = {}
     units_of: dict[str, Units | None] = {}
     for index, step in enumerate(samples):
@@ -178,11 +179,13 @@ def _joined(
     chip: Chip,
     parameters: Parameters,
     units: Units | None,
-    unseen_s: float,
+    unseen_s: np.ndarray,
     stretch: float,
 ) -> ClassSamples:
+    """Operations of one class. unseen_s: what a call takes beside its kernel, of each step. Shape (steps,)."""
     joined = {name: np.array([value for columns in parts for value in columns[name]], dtype=float) for name in parts[0]}
     shapes = Shapes(**{field.name: joined[field.name] for field in fields(Shapes)})
     hardware = hardware_of(chip, parameters, units=units)
     terms = terms_of(key.partition(".")[0], shapes, hardware, family(chip))
-    return ClassSamples(shapes, terms, stretch * joined["seconds"] + unseen_s, joined["count"], joined["step"].astype(int))
+    step = joined["step"].astype(int)
+    return ClassSamples(shapes, terms, stretch * joined["seconds"] + unseen_s[step], joined["count"], step)

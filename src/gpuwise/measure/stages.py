@@ -12,8 +12,8 @@ class Stage:
 
     Attributes:
         name: a module of gpuwise.measure.probes; "network" for an observed step of gpuwise.measure.networks, "writing" for one
-            of gpuwise.measure.writing_networks; "again" for a second measurement of memory, which shows whether the machine has
-            changed meanwhile.
+            of gpuwise.measure.writing_networks, "small" for one of gpuwise.measure.small_networks; "again" for a second
+            measurement of memory, which shows whether the machine has changed meanwhile.
         what: description for the progress display.
         budget_s: seconds of a probe.
         network: index of the network.
@@ -45,7 +45,7 @@ AGAIN_S = 6.0
 
 
 def stages(
-    *, quick: bool, networks: int, quick_networks: int, half: str | None, writing: int = 0, device: str = "cpu"
+    *, quick: bool, networks: int, quick_networks: int, half: str | None, writing: int = 0, small: int = 0, device: str = "cpu"
 ) -> Iterator[Stage]:
     """Yields the stages, with peaks and bandwidth first: a fit needs them even if the measurement ends early.
 
@@ -56,6 +56,7 @@ def stages(
         half: 16-bit precision of the device, in which networks are repeated (in the quick sweep every other one); None if
             the device has none.
         writing: number of networks that write tokens. A CPU alone runs them: a GPU's fit has one factor for all products.
+        small: number of small networks. A CPU alone runs them, too: a GPU's launches have figures of their own.
         device: PyTorch's type of the measured device, such as cpu or cuda.
     """
     for name, what, quick_s, full_s in PROBES:
@@ -66,6 +67,8 @@ def stages(
         yield Stage("network", "training steps", network=network, steps=3 if quick else 5)
     for network in range(writing if device == "cpu" else 0):
         yield Stage("writing", "passes that write tokens", network=network, mode="infer", steps=3)
+    for network in range(small if device == "cpu" else 0):
+        yield Stage("small", "passes of small networks", network=network, mode="infer", steps=3)
     if half is not None:
         for network in range(1, quick_networks, 2) if quick else range(networks):
             yield Stage("network", f"training steps, {half}", network=network, precision=half, steps=3)

@@ -26,6 +26,7 @@ from gpuwise.measure.networks import NETWORKS, QUICK, scaled
 from gpuwise.measure.observe import observe
 from gpuwise.measure.probes import collectives, copies, memory, peaks
 from gpuwise.measure.samples import StepSamples, samples_of, slowest_class
+from gpuwise.measure.small_networks import SMALL
 from gpuwise.measure.stages import Stage
 from gpuwise.measure.timing import summary
 from gpuwise.measure.writing_networks import WRITING
@@ -66,15 +67,17 @@ def survey() -> Survey:
         "networks": len(NETWORKS),
         "quick": QUICK,
         "writing": len(WRITING),
+        "small": len(SMALL),
         "half": half,
         "threads": torch.get_num_threads(),
     }
 
 
 def run_stage(stage: Stage, device: torch.device, child: WorkerConnection) -> None:
-    if stage.name in ("network", "writing"):
-        name, job, batch = (WRITING if stage.name == "writing" else NETWORKS)[stage.network]
-        micro_batch = batch if stage.name == "writing" else scaled(batch, device)
+    observed = {"network": NETWORKS, "writing": WRITING, "small": SMALL}.get(stage.name)
+    if observed is not None:
+        name, job, batch = observed[stage.network]
+        micro_batch = scaled(batch, device) if stage.name == "network" else batch
         strategy = Strategy(precision=stage.precision, micro_batch=micro_batch, mode=stage.mode)
         observation = observe(job, strategy, device, steps=stage.steps)
         chip = detect_machine(load_catalog(), measured=False).chip

@@ -10,7 +10,7 @@ from gpuwise.notes import Note, sentences
 from gpuwise.printed import Printed
 
 # Incremented when the method of a microbenchmark changes, so that figures of two methods are never compared.
-METHOD = 1
+METHOD = 2
 GROUPS = (
     "memory",
     "gemm",
