@@ -50,7 +50,8 @@ def serve_plan(
             api_price: dollars for a million tokens read and written of an API to compare with, "0.5,1.5". None by default.
             concurrency: users who each send the next request when the last one is answered. None by default.
             arrivals: "poisson" (default), or "bursty=2" with the standard deviation of gaps over their mean.
-            trace: a file of requests, whose times and lengths are replayed. See gpuwise.serving.request_log. None by default.
+            trace: a file of requests, whose times and lengths are replayed; with `concurrency` their lengths alone. See
+                gpuwise.serving.request_log. None by default.
             day: relative rates from hours on, "0:0.2,8:1,12:1.5,20:0.8", or a name of gpuwise.serving.days. None by default.
             autoscale: whether the number of instances follows the hours of the day. Default False.
             scale_to_zero: whether to look at stopping idle instances; `idle` is how long they are idle before ("10min").

@@ -16,7 +16,7 @@ from gpuwise.api.serving_job_kinds import check_writes_text
 from gpuwise.api.serving_modes import engine_model, without_answer
 from gpuwise.api.serving_money import price_source, with_money
 from gpuwise.api.serving_terms import FleetTerms, energy_of
-from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
+from gpuwise.errors import GpuwiseError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
@@ -61,8 +61,6 @@ def text_plan(
         return _row(text, catalog, model, limits, terms, solved=solved)
 
     answer: CatalogAnswer | None = None
-    if on is None and planned.clients:
-        raise InputError("--concurrency is planned on devices that are named.", ["--on h100-sxm,rtx-4090", "--rate 5/s"])
     if on is None:
         instances = CatalogInstances(
             catalog,
@@ -74,6 +72,7 @@ def text_plan(
             instance=lambda device, generation: model.instance(device, generation, load),
             terms=terms.terms,
             schedule=lambda device, offer: terms.schedule(offer, model.weight_bytes(device, model.of(device)) * device.devices),
+            clients=planned.clients,
         )
         answer = answer_of_catalog(instances, row_of_device, rate_per_s=rate_per_s)
     rows = answer.rows if answer else tuple(row_of_device(text) for text in device_names(on or ()))
@@ -125,7 +124,7 @@ def _row(
     *,
     solved: tuple[Instance, float] | None = None,
 ) -> ServingRow:
-    """The row of a device. solved: an instance there with its saturation rate; None (default) searches for it."""
+    """The row of a device. solved: an instance there with its saturation rate, or the most users; None (default) searches."""
     device = device_of(text, catalog)
     name, load, rate_per_s = device.cluster.name, terms.load.shape, terms.load.rate_per_s
     try:
@@ -143,6 +142,7 @@ def _row(
                 clients=terms.load.clients,
                 weight_bytes=weight_bytes,
                 usd_per_hour=usd_per_hour,
+                most=None if saturation is None else int(saturation),
             )
         else:
             row = row_of(
