@@ -113,6 +113,10 @@ class ServingSettings(ArrivalSettings, ModeSettings, ForwardSettings, total=Fals
         Setting("Format of weights: fp8, fp8-block, int8, int4, nf4, mxfp4, nvfp4, or gguf-q4_k_m and others.", metavar="F"),
     ]
     budget: Annotated[str | None, Setting("Most dollars a month.", metavar="USD")]
+    profile: Annotated[
+        bool | None,
+        Setting("Time the model's passes on this machine first, and plan `here` from them (text: --engine llama.cpp)."),
+    ]
     api_price: Annotated[
         str | None,
         Setting("Dollars for a million tokens read and written of an API to compare with: 0.5,1.5.", metavar="IN,OUT"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from gpuwise.api.devices import Device
 from gpuwise.api.engine_model import ASSUMED_BYTES
@@ -20,8 +20,9 @@ from gpuwise.plan.space.legal import in_each_precision
 from gpuwise.serving.forward_instance import CLOSE, BatchedPass, ForwardInstance, pass_limit_s
 from gpuwise.serving.graph_engines import GraphEngine
 from gpuwise.serving.pass_times import ForwardTimes, sizes_up_to
+from gpuwise.serving.profile import PassProfile, corrected_groups
 from gpuwise.serving.saturation import Limits
-from gpuwise.serving.windowed import WindowPolicy
+from gpuwise.serving.windowed import NO_COSTS, ServerCosts, WindowPolicy
 from gpuwise.strategy import Strategy, check_techniques
 from gpuwise.units import format_bytes
 
@@ -30,13 +31,34 @@ MOST = 256  # samples of the largest pass where no batch is named
 
 @dataclass(frozen=True)
 class DevicePasses:
-    """The passes of a job on one device, by their samples: 1, 2, 4 and so on, as far as they fit."""
+    """The passes of a job on one device.
+
+    Attributes:
+        forecasts: by their samples: 1, 2, 4 and so on, as far as they fit.
+        profile: of the passes that were timed; None (default) where none were.
+    """
 
     forecasts: dict[int, Forecast]
+    profile: PassProfile | None = None
+
+    @property
+    def forecast_times(self) -> ForwardTimes:
+        """The times as forecast."""
+        return ForwardTimes({size: forecast.step_time_s for size, forecast in self.forecasts.items()})
 
     @property
     def times(self) -> ForwardTimes:
-        return ForwardTimes({size: forecast.step_time_s for size, forecast in self.forecasts.items()})
+        """The times as forecast, corrected by those that were timed."""
+        if self.profile is None:
+            return self.forecast_times
+        corrected = corrected_groups(self.forecast_times, self.profile)
+        assert isinstance(corrected, ForwardTimes)
+        return corrected
+
+    @property
+    def costs(self) -> ServerCosts:
+        """What the server adds, where it was timed."""
+        return NO_COSTS if self.profile is None else self.profile.costs
 
     @property
     def precision(self) -> str:
@@ -45,7 +67,8 @@ class DevicePasses:
     def of(self, policy: WindowPolicy) -> BatchedPass:
         """A pass of a full batch."""
         full = self.forecasts[policy.batch]
-        return BatchedPass(self.precision, policy.batch, policy.window_s, full.step_time_s, full.memory.device_bytes, full.why)
+        seconds = self.times.passes[policy.batch]
+        return BatchedPass(self.precision, policy.batch, policy.window_s, seconds, full.memory.device_bytes, full.why)
 
 
 class JobPasses:
@@ -100,7 +123,7 @@ class JobPasses:
             raise UnsupportedError("an instance across machines has no figures yet")
         if device.chip.kind == "cpu" and device.count > 1:
             raise UnsupportedError("several servers that share a CPU have no figures yet")
-        key = device.chip.id, device.spec.machine is not None, device.cluster.memory_bytes
+        key = _key(device)
         if key not in self._passes:
             choices = [self.precision] if self.precision else self._precisions(device)
             self._passes[key] = next(
@@ -108,15 +131,23 @@ class JobPasses:
             )
         return self._passes[key]
 
+    def time(self, device: Device, profile_of: Callable[[DevicePasses], PassProfile]) -> PassProfile:
+        """Times the passes of a device, which from then on are those of `passes`. Errors as there, and those of the timing."""
+        passes = self.passes(device)
+        profile = profile_of(passes)
+        self._passes[_key(device)] = replace(passes, profile=profile)
+        return profile
+
     def _precisions(self, device: Device) -> list[str]:
         """Those to choose from on a device, the fastest first."""
         return [self.engine.precision] if self.engine else step_precisions(self.source, device, mode="infer")
 
     def instances(self, device: Device) -> list[ForwardInstance]:
         """A machine with each batch that is considered, smallest first. Errors as for `passes`."""
-        times = self.passes(device).times
+        passes = self.passes(device)
+        times, costs = passes.times, passes.costs
         batches = [self.batch] if self.batch else sorted(times.passes)
-        return [ForwardInstance(times, WindowPolicy(batch, self.window_s), device.count) for batch in batches]
+        return [ForwardInstance(times, WindowPolicy(batch, self.window_s), device.count, costs) for batch in batches]
 
     def _in_precision(self, device: Device, precision: str) -> DevicePasses:
         chip, memory_bytes = device.chip, device.cluster.memory_bytes
@@ -168,3 +199,8 @@ class JobPasses:
             return forecast.memory.fits
         self._memory_assumed.add(chip)
         return forecast.memory.device_bytes <= ASSUMED_BYTES
+
+
+def _key(device: Device) -> tuple[str, bool, int | None]:
+    """What passes depend on."""
+    return device.chip.id, device.spec.machine is not None, device.cluster.memory_bytes

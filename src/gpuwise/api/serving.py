@@ -38,6 +38,8 @@ def serve_plan(
                 whole answer, and the share of requests that must stay within them (0.99 by default). None by default. Forward
                 passes have a latency alone.
             budget: most dollars a month, such as "2k". None by default.
+            profile: whether to time the model's passes on this machine first, and to plan `here` from them; the result's
+                `timing` has both. Of text under llama.cpp alone. Default False.
 
             Of jobs that generate:
             input, output: mean tokens of prompts and answers. None (default) assumes 512 and 256.
@@ -85,5 +87,5 @@ def serve_plan(
     limits, catalog, sizes = parse_limits(requested.get("slo") or ""), load_catalog(), sizes_of(requested)
     resolved = None if isinstance(job, str) and job.endswith(TRACE_SUFFIX) else job_of(job, **sizes)
     if resolved is None or resolved.generate is None:
-        return forward_plan(source_of(job, **sizes), catalog, requested, limits=limits, rate=rate, on=on)
+        return forward_plan(source_of(job, **sizes), catalog, requested, job=resolved, limits=limits, rate=rate, on=on)
     return text_plan(resolved, catalog, requested, limits=limits, rate=rate, on=on)

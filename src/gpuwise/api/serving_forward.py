@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpuwise.api.device_names import device_names
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.forward_catalog import ForwardCatalog, Solved
 from gpuwise.api.forward_passes import MOST, JobPasses
+from gpuwise.api.plan_timing import HERE, check_profiles_here, forward_profile
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB, SHOWN
 from gpuwise.api.serving_job_kinds import PYTORCH, batch_of, check_answers_in_one_pass, window_s_of
 from gpuwise.api.serving_money import price_source, with_money
@@ -22,7 +24,7 @@ from gpuwise.notes import serving as serving_notes
 from gpuwise.notes import serving_forward as notes
 from gpuwise.plan.cpu.enough import ENOUGH, NOT_ENOUGH, UNCERTAIN
 from gpuwise.serving.fleets import Fleet
-from gpuwise.serving.forecast import ServingForecast
+from gpuwise.serving.forecast import PlanTiming, ServingForecast
 from gpuwise.serving.forward_instance import best_batches
 from gpuwise.serving.graph_engines import graph_engine_of
 from gpuwise.serving.instance import LoadShape
@@ -34,7 +36,8 @@ from gpuwise.serving_settings import ServingSettings
 from gpuwise.strategy import Strategy
 from gpuwise.units import parse_rate, parse_usd
 
-HERE = "here"
+if TYPE_CHECKING:
+    from gpuwise.job import Job
 
 
 def forward_plan(
@@ -42,11 +45,15 @@ def forward_plan(
     catalog: Catalog,
     requested: ServingSettings,
     *,
+    job: Job | None,
     limits: Limits,
     rate: str | None,
     on: str | Sequence[str] | None,
 ) -> ServingForecast:
-    """The result of gpuwise.api.serving.serve_plan for such a model, whose arguments and errors these are."""
+    """The result of gpuwise.api.serving.serve_plan for such a model, whose arguments and errors these are.
+
+    job: the job itself; None for a saved trace.
+    """
     check_answers_in_one_pass(requested, job=source.name)
     engine = graph_engine_of(requested.get("engine"))
     if rate is None:
@@ -69,6 +76,7 @@ def forward_plan(
     if on is None and engine is not None:
         on = HERE  # offers of the catalog sell no processors alone
     plan = _Plan(catalog, model, LoadShape(Lengths(1, 1)), limits, rate_per_s)
+    timing = _timed(plan, job, [HERE] if on is None else device_names(on)) if requested.get("profile") else None
     if on is None:
         rows, fleets, about = plan.of_catalog()
     else:
@@ -99,8 +107,29 @@ def forward_plan(
         ),
         generates=False,
         remark_notes=tuple(plan.remarks),
+        timing=timing,
     )
     return with_money(forecast, plan.load, fleets, budget_usd=None if budget is None else parse_usd(budget), api=None)
+
+
+def _timed(plan: _Plan, job: Job | None, names: Sequence[str]) -> PlanTiming | None:
+    """Times the passes of this machine, from which its rows are planned afterwards; None where it runs none."""
+    if job is None:
+        raise InputError(
+            f"--profile runs the model, and {plan.model.source.argument} is a recorded trace.",
+            ["name the job it is of", "leave out --profile"],
+        )
+    check_profiles_here(names, plan.catalog)
+    device, untimed = device_of(HERE, plan.catalog), plan.row(HERE)
+    plan.remarks.clear()
+    if untimed.forward is None:
+        return None
+    load = plan.load.at(plan.rate_per_s)
+    profile = plan.model.time(
+        device,
+        lambda passes: forward_profile(job, passes, device, engine=plan.model.engine, load=load, rate_per_s=plan.rate_per_s),
+    )
+    return PlanTiming(profile, untimed)
 
 
 class _Plan:
@@ -159,7 +188,8 @@ class _Plan:
         if family(device.chip) == "systolic":
             self.compiled.append(name)
         if device.spec.machine is not None:
-            self.is_measured = passes.forecasts[1].provenance["step_time_s"] == MEASURED
+            measured = passes.forecasts[1].provenance["step_time_s"] == MEASURED
+            self.is_measured = measured or passes.profile is not None
             self.remarks.append(self._remark(device, row, (instance, saturation)))
         return row
 

@@ -27,7 +27,7 @@ _OF_PASSES = {
     "batch": "--on and --rate: an engine's batches are as large as its memory lets them be",
     "window": "--on and --rate: an engine lets requests join at every iteration",
 }
-_OF_BOTH = {"slo", "precision", "engine", "budget"}
+_OF_BOTH = {"slo", "precision", "engine", "budget", "profile"}
 _TEXT_JOB = "a job that writes text says Job(generate=...)"
 _PASS_JOB = "a job without generate=..., for its forward pass alone"
 

@@ -16,7 +16,7 @@ from gpuwise.serving.pass_times import ForwardTimes
 from gpuwise.serving.requests import Requests, requests
 from gpuwise.serving.saturation import Limits, saturation_rate
 from gpuwise.serving.served import Served
-from gpuwise.serving.windowed import WindowPolicy
+from gpuwise.serving.windowed import NO_COSTS, ServerCosts, WindowPolicy
 
 CLOSE = 0.03  # of the highest rate: a smaller batch that serves as much takes less memory; other seeds move a rate by as much
 
@@ -50,11 +50,13 @@ class ForwardInstance:
         times: of the passes of one device.
         policy: how each server forms batches.
         copies: devices, each of which serves an equal share of the requests; 1 by default.
+        costs: what a server adds to passes; nothing by default.
     """
 
     times: ForwardTimes
     policy: WindowPolicy
     copies: int = 1
+    costs: ServerCosts = NO_COSTS
 
     @property
     def cache_tokens(self) -> int:
@@ -69,13 +71,14 @@ class ForwardInstance:
     @property
     def capacity(self) -> float:
         """Requests a second that end while others always wait: full batches, one after the other."""
-        return self.copies * self.policy.batch / self.times.pass_s(self.policy.batch)
+        seconds = self.costs.mean_jitter * self.times.pass_s(self.policy.batch) + self.costs.between_s
+        return self.copies * self.policy.batch / seconds
 
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
         """What one device makes of its share of a load, where every pass takes `factor` times its forecast. A share arrives as
         the load does, as many times slower as there are devices: of a Poisson load it is a Poisson load, too."""
         share = replace(load, arrival_s=load.arrival_s * self.copies)
-        return GroupServer(self.times, self.policy).served(share, factor=factor)
+        return GroupServer(self.times, self.policy, self.costs).served(share, factor=factor)
 
     def outcomes(self, load: Requests) -> tuple[Served, Served, Served]:
         """The outcome of a load as forecast, and with passes as much faster and slower as their spread says. Requests that met
