@@ -44,6 +44,10 @@ class ForwardSettings(JobSizes, total=False):
     window: Annotated[
         str | None, Setting("How long an idle server waits for a batch to fill, such as 5ms (0).", metavar="TIME")
     ]
+    servers: Annotated[
+        str | None,
+        Setting("Processes that share a processor's cores and one line of requests; auto: the best number (1).", metavar="N"),
+    ]
     channels_last: Annotated[bool | None, Setting("Images and convolutions with their channels innermost in memory.")]
     compile: Annotated[bool | None, Setting("Forward passes under torch.compile.")]
 

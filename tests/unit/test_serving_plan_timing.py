@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from tests.unit.test_api_serving import job as text_job
 from tests.unit.test_serving_forward import small_job
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gpuwise.api.devices import Device
 from gpuwise.api.engine_model import ASSUMED_BYTES
 from gpuwise.api.forecasting import is_this_cpu, step_precisions
+from gpuwise.api.server_parts import server_part, servers_considered
 from gpuwise.api.source import StepSource
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.rates import check_can_run
@@ -26,6 +27,7 @@ from gpuwise.serving.windowed import NO_COSTS, ServerCosts, WindowPolicy
 from gpuwise.strategy import Strategy, check_techniques
 from gpuwise.units import format_bytes
 
+Key = tuple[str, int | None, bool, int | None]
 MOST = 256  # samples of the largest pass where no batch is named
 
 
@@ -64,11 +66,20 @@ class DevicePasses:
     def precision(self) -> str:
         return self.forecasts[1].strategy.precision
 
-    def of(self, policy: WindowPolicy) -> BatchedPass:
-        """A pass of a full batch."""
+    def of(self, policy: WindowPolicy, *, servers: int = 1, threads: int = 0) -> BatchedPass:
+        """A pass of a full batch. servers, threads: see BatchedPass."""
         full = self.forecasts[policy.batch]
         seconds = self.times.passes[policy.batch]
-        return BatchedPass(self.precision, policy.batch, policy.window_s, seconds, full.memory.device_bytes, full.why)
+        return BatchedPass(
+            self.precision,
+            policy.batch,
+            policy.window_s,
+            seconds,
+            full.memory.device_bytes,
+            full.why,
+            servers=servers,
+            threads=threads,
+        )
 
 
 class JobPasses:
@@ -82,6 +93,7 @@ class JobPasses:
         techniques: compiled passes, and the layout of images.
         limits: what users accept.
         engine: that runs the exported graph; None (default) for plain PyTorch.
+        servers: processes that share a processor; None searches among 1, 2, 4 to its cores. Default 1.
     """
 
     def __init__(
@@ -94,12 +106,13 @@ class JobPasses:
         techniques: Strategy,
         limits: Limits,
         engine: GraphEngine | None = None,
+        servers: int | None = 1,
     ) -> None:
         self.source, self.batch, self.window_s, self.precision = source, batch, window_s, precision
-        self.engine = engine
+        self.engine, self.servers = engine, servers
         self._techniques, self._limit_s = techniques, pass_limit_s(limits)
         self._pricers: dict[tuple[bool, str, bool], StepPricer] = {}
-        self._passes: dict[tuple[str, bool, int | None], DevicePasses] = {}
+        self._passes: dict[Key, DevicePasses] = {}
         self._memory_assumed: set[str] = set()
 
     @property
@@ -122,7 +135,7 @@ class JobPasses:
         if device.machines > 1:
             raise UnsupportedError("an instance across machines has no figures yet")
         if device.chip.kind == "cpu" and device.count > 1:
-            raise UnsupportedError("several servers that share a CPU have no figures yet")
+            raise UnsupportedError(f"several processors have no figures; copies that share one are --servers {device.count}")
         key = _key(device)
         if key not in self._passes:
             choices = [self.precision] if self.precision else self._precisions(device)
@@ -143,11 +156,24 @@ class JobPasses:
         return [self.engine.precision] if self.engine else step_precisions(self.source, device, mode="infer")
 
     def instances(self, device: Device) -> list[ForwardInstance]:
-        """A machine with each batch that is considered, smallest first. Errors as for `passes`."""
-        passes = self.passes(device)
-        times, costs = passes.times, passes.costs
-        batches = [self.batch] if self.batch else sorted(times.passes)
-        return [ForwardInstance(times, WindowPolicy(batch, self.window_s), device.count, costs) for batch in batches]
+        """A machine with each number of servers and each batch that is considered, smallest first. Errors as for `passes`."""
+        instances: list[ForwardInstance] = []
+        for servers in servers_considered(device, self.servers):
+            try:
+                passes = self.passes(server_part(device, servers))
+            except DoesNotFitError:
+                if instances:
+                    break  # nor do more of them
+                raise
+            batches = [self.batch] if self.batch else sorted(passes.forecasts)
+            if servers > 1 and device.cluster.memory_bytes is None:  # a processor whose machine's memory is assumed
+                needed = {batch: servers * passes.forecasts[batch].memory.device_bytes for batch in batches}
+                batches = [batch for batch in batches if needed[batch] <= ASSUMED_BYTES]
+            times, costs = passes.times, passes.costs
+            instances += [
+                ForwardInstance(times, WindowPolicy(batch, self.window_s), device.count, costs, servers) for batch in batches
+            ]
+        return instances
 
     def _in_precision(self, device: Device, precision: str) -> DevicePasses:
         chip, memory_bytes = device.chip, device.cluster.memory_bytes
@@ -201,6 +227,6 @@ class JobPasses:
         return forecast.memory.device_bytes <= ASSUMED_BYTES
 
 
-def _key(device: Device) -> tuple[str, bool, int | None]:
+def _key(device: Device) -> Key:
     """What passes depend on."""
-    return device.chip.id, device.spec.machine is not None, device.cluster.memory_bytes
+    return device.chip.id, device.chip.sm_count, device.spec.machine is not None, device.cluster.memory_bytes

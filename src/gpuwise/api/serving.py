@@ -75,6 +75,8 @@ def serve_plan(
 
             Of forward passes:
             batch: most requests of a pass. None (default) takes the one of 1, 2, 4 to 256 that serves most.
+            servers: processes that share the cores of a processor, and one line of requests: a number, or "auto" for the best
+                of 1, 2, 4 to its cores. Default 1.
             window: how long an idle server waits for a batch to fill, such as "5ms". Default none.
             seq_len, image_size, compile, channels_last: as for `forecast`.
             engine: "pytorch" (default), "onnxruntime" or "openvino", which run the exported graph on processors, in fp32.

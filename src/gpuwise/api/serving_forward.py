@@ -11,6 +11,7 @@ from gpuwise.api.devices import Device, device_of
 from gpuwise.api.forward_catalog import ForwardCatalog, Solved
 from gpuwise.api.forward_passes import MOST, JobPasses
 from gpuwise.api.plan_timing import HERE, check_profiles_here, forward_profile
+from gpuwise.api.server_parts import check_servers_share, server_part, servers_of, threads_of
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB, SHOWN
 from gpuwise.api.serving_job_kinds import PYTORCH, batch_of, check_answers_in_one_pass, window_s_of
 from gpuwise.api.serving_money import price_source, with_money
@@ -72,15 +73,18 @@ def forward_plan(
         techniques=techniques,
         limits=limits,
         engine=engine,
+        servers=servers_of(requested),
     )
     if on is None and engine is not None:
         on = HERE  # offers of the catalog sell no processors alone
     plan = _Plan(catalog, model, LoadShape(Lengths(1, 1)), limits, rate_per_s)
-    timing = _timed(plan, job, [HERE] if on is None else device_names(on)) if requested.get("profile") else None
+    names = [HERE] if on is None else device_names(on)
+    check_servers_share([device_of(name, catalog) for name in names], model.servers)
+    timing = _timed(plan, job, names) if requested.get("profile") else None
     if on is None:
         rows, fleets, about = plan.of_catalog()
     else:
-        rows, about = [plan.row(name) for name in device_names(on)], ()
+        rows, about = [plan.row(name) for name in names], ()
         fleets = tuple(row.fleet for row in rows if row.fleet is not None)
     if all(row.replicas == 0 for row in rows):
         raise UnsupportedError(
@@ -120,6 +124,8 @@ def _timed(plan: _Plan, job: Job | None, names: Sequence[str]) -> PlanTiming | N
             ["name the job it is of", "leave out --profile"],
         )
     check_profiles_here(names, plan.catalog)
+    if plan.model.servers != 1:
+        raise InputError("--profile times one server, and --servers are several.", ["leave out --servers", "no --profile"])
     device, untimed = device_of(HERE, plan.catalog), plan.row(HERE)
     plan.remarks.clear()
     if untimed.forward is None:
@@ -159,8 +165,8 @@ class _Plan:
         device = device_of(text, self.catalog)
         name = device.cluster.name
         try:
-            passes = self.model.passes(device)
             instance, saturation = solved or best_batches(self.model.instances(device), self.load, self.limits)
+            passes = self.model.passes(server_part(device, instance.servers))
             row = row_of(
                 name,
                 instance,
@@ -175,15 +181,16 @@ class _Plan:
             if error.code in ABOUT_THE_JOB:
                 raise
             return ServingRow(name, reason=error.what)
+        threads = threads_of(device, instance.servers)
         row = replace(
             row,
             offer=price_source(device.offer),
             latency={name: latency for name, latency in row.latency.items() if name == "latency_s"},
             usd_per_million_output=None,
             usd_per_million_tokens=None,
-            forward=passes.of(instance.policy),
+            forward=passes.of(instance.policy, servers=instance.servers, threads=threads),
             owned=device.spec.machine is not None,
-            launch=graph_line(self.model.engine, batch=instance.policy.batch, threads=device.chip.sm_count),
+            launch=graph_line(self.model.engine, batch=instance.policy.batch, threads=threads or device.chip.sm_count),
         )
         if family(device.chip) == "systolic":
             self.compiled.append(name)
@@ -213,6 +220,7 @@ class _Plan:
             p99_s=latency.value,
             low_s=latency.low,
             high_s=latency.high,
+            servers=instance.servers,
         )
 
     def assumed(self, requested: ServingSettings) -> tuple[Note, ...]:
@@ -244,8 +252,11 @@ def _of_rows(rows: Sequence[ServingRow], *, named: str | None) -> tuple[Note, ..
     for row in rows:
         if row.forward is not None:
             devices.setdefault(row.forward.precision, []).append(row.device)
+    shared = [(row.device, row.forward.servers, row.forward.threads) for row in rows if row.forward is not None]
+    servers = "; ".join(f"{name}: {count} of {threads} threads" for name, count, threads in shared if count > 1)
     precisions = "; ".join(f"{name}: {', '.join(of)}" for name, of in devices.items())
     return (
         *(() if named else (notes.fastest_precisions(precisions=precisions),)),
+        *((notes.servers_share_a_processor(servers=servers),) if servers else ()),
         *((notes.a_copy_on_each_device(),) if any(":" in row.device for row in rows) else ()),
     )

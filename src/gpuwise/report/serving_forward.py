@@ -58,7 +58,7 @@ def _row(row: ServingRow) -> list[str]:
         f"{row.replicas:,}",
         percent(row.load),
         row.forward.precision,
-        f"{row.forward.batch:,}",
+        f"{row.forward.batch:,}" + (f" on each of {row.forward.servers} servers" if row.forward.servers > 1 else ""),
         format_duration(window_s) if window_s else "none",
         rate_words(row.saturation_rate),
         *_latencies(latency),
