@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.api.devices import Device
@@ -20,6 +20,7 @@ from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.space.legal import in_each_precision
 from gpuwise.serving.forward_instance import CLOSE, BatchedPass, ForwardInstance, pass_limit_s
 from gpuwise.serving.graph_engines import GraphEngine
+from gpuwise.serving.padded import PaddedTimes
 from gpuwise.serving.pass_times import ForwardTimes, sizes_up_to
 from gpuwise.serving.profile import PassProfile, corrected_groups
 from gpuwise.serving.saturation import Limits
@@ -38,10 +39,12 @@ class DevicePasses:
     Attributes:
         forecasts: by their samples: 1, 2, 4 and so on, as far as they fit.
         profile: of the passes that were timed; None (default) where none were.
+        padded: times over samples of different lengths, the longest of which `forecasts` are of; None (default) of equal ones.
     """
 
     forecasts: dict[int, Forecast]
     profile: PassProfile | None = None
+    padded: PaddedTimes | None = None
 
     @property
     def forecast_times(self) -> ForwardTimes:
@@ -49,8 +52,10 @@ class DevicePasses:
         return ForwardTimes({size: forecast.step_time_s for size, forecast in self.forecasts.items()})
 
     @property
-    def times(self) -> ForwardTimes:
+    def times(self) -> ForwardTimes | PaddedTimes:
         """The times as forecast, corrected by those that were timed."""
+        if self.padded is not None:
+            return self.padded
         if self.profile is None:
             return self.forecast_times
         corrected = corrected_groups(self.forecast_times, self.profile)
@@ -69,7 +74,7 @@ class DevicePasses:
     def of(self, policy: WindowPolicy, *, servers: int = 1, threads: int = 0) -> BatchedPass:
         """A pass of a full batch. servers, threads: see BatchedPass."""
         full = self.forecasts[policy.batch]
-        seconds = self.times.passes[policy.batch]
+        seconds = self.times.interval(policy.batch)
         return BatchedPass(
             self.precision,
             policy.batch,
@@ -82,11 +87,11 @@ class DevicePasses:
         )
 
 
-class JobPasses:
-    """A job's forward passes, recorded once for each kind of device and precision.
+@dataclass(frozen=True)
+class PassSettings:
+    """How forward passes run.
 
-    Arguments:
-        source: of the job's traces.
+    Attributes:
         batch: most samples of a pass; None searches among 1, 2, 4 to MOST.
         window_s: how long an idle server waits for a batch to fill.
         precision: of the arithmetic; None takes the fastest that the device and the job have.
@@ -96,21 +101,28 @@ class JobPasses:
         servers: processes that share a processor; None searches among 1, 2, 4 to its cores. Default 1.
     """
 
-    def __init__(
-        self,
-        source: StepSource,
-        *,
-        batch: int | None,
-        window_s: float,
-        precision: str | None,
-        techniques: Strategy,
-        limits: Limits,
-        engine: GraphEngine | None = None,
-        servers: int | None = 1,
-    ) -> None:
-        self.source, self.batch, self.window_s, self.precision = source, batch, window_s, precision
-        self.engine, self.servers = engine, servers
-        self._techniques, self._limit_s = techniques, pass_limit_s(limits)
+    batch: int | None
+    window_s: float
+    precision: str | None
+    techniques: Strategy
+    limits: Limits
+    engine: GraphEngine | None = None
+    servers: int | None = 1
+
+
+class JobPasses:
+    """A job's forward passes, recorded once for each kind of device and precision.
+
+    Arguments:
+        source: of the job's traces.
+        settings: how they run.
+    """
+
+    def __init__(self, source: StepSource, settings: PassSettings) -> None:
+        self.source, self.settings = source, settings
+        self.batch, self.window_s, self.precision = settings.batch, settings.window_s, settings.precision
+        self.engine, self.servers = settings.engine, settings.servers
+        self._techniques, self._limit_s = settings.techniques, pass_limit_s(settings.limits)
         self._pricers: dict[tuple[bool, str, bool], StepPricer] = {}
         self._passes: dict[Key, DevicePasses] = {}
         self._memory_assumed: set[str] = set()
@@ -136,7 +148,7 @@ class JobPasses:
             raise UnsupportedError("an instance across machines has no figures yet")
         if device.chip.kind == "cpu" and device.count > 1:
             raise UnsupportedError(f"several processors have no figures; copies that share one are --servers {device.count}")
-        key = _key(device)
+        key = key_of(device)
         if key not in self._passes:
             choices = [self.precision] if self.precision else self._precisions(device)
             self._passes[key] = next(
@@ -148,7 +160,7 @@ class JobPasses:
         """Times the passes of a device, which from then on are those of `passes`. Errors as there, and those of the timing."""
         passes = self.passes(device)
         profile = profile_of(passes)
-        self._passes[_key(device)] = replace(passes, profile=profile)
+        self._passes[key_of(device)] = replace(passes, profile=profile)
         return profile
 
     def _precisions(self, device: Device) -> list[str]:
@@ -175,7 +187,11 @@ class JobPasses:
             ]
         return instances
 
-    def _in_precision(self, device: Device, precision: str) -> DevicePasses:
+    def sized(self, device: Device, precision: str, sizes: Sequence[int]) -> DevicePasses:
+        """The passes of these sizes, as far as they fit. Errors as for `passes`."""
+        return self._in_precision(device, precision, sizes)
+
+    def _in_precision(self, device: Device, precision: str, sizes: Sequence[int] | None = None) -> DevicePasses:
         chip, memory_bytes = device.chip, device.cluster.memory_bytes
         if self.engine is not None:
             self.engine.check(chip, precision)
@@ -184,12 +200,12 @@ class JobPasses:
         check_can_run(chip, mode="infer", precision=precision)  # before any tracing
         cluster = Cluster(chip, memory_bytes=memory_bytes)
         forecasts: dict[int, Forecast] = {}
-        for size in sizes_up_to(self.batch or MOST):
+        for size in sizes or sizes_up_to(self.batch or MOST):
             forecast = self._forecast(strategy.but(micro_batch=size), cluster, device)
             if not self._fits(forecast, chip.id):
                 break
             forecasts[size] = forecast
-            if self.batch is None and self._larger_is_useless(forecasts):
+            if self.batch is None and sizes is None and self._larger_is_useless(forecasts):
                 break
         if 1 not in forecasts or (self.batch and self.batch not in forecasts):
             size, needed = forecast.strategy.micro_batch, format_bytes(forecast.memory.device_bytes)
@@ -227,6 +243,6 @@ class JobPasses:
         return forecast.memory.device_bytes <= ASSUMED_BYTES
 
 
-def _key(device: Device) -> Key:
+def key_of(device: Device) -> Key:
     """What passes depend on."""
     return device.chip.id, device.chip.sm_count, device.spec.machine is not None, device.cluster.memory_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
+from gpuwise.api.padded_passes import NamedPasses
 from gpuwise.api.serving_forward import forward_plan
 from gpuwise.api.serving_limits import parse_limits
 from gpuwise.api.serving_text import text_plan
@@ -78,6 +79,10 @@ def serve_plan(
             servers: processes that share the cores of a processor, and one line of requests: a number, or "auto" for the best
                 of 1, 2, 4 to its cores. Default 1.
             window: how long an idle server waits for a batch to fill, such as "5ms". Default none.
+            input, spread: mean tokens of a sample and their standard deviation over it (1), where samples differ. None
+                (default): all have `seq_len`.
+            buckets: most tokens of each bucket, "64,128,512": a batch is of one, and padded to its end. None (default) pads
+                batches of any samples to the longest of them.
             seq_len, image_size, compile, channels_last: as for `forecast`.
             engine: "pytorch" (default), "onnxruntime" or "openvino", which run the exported graph on processors, in fp32.
             precision: as for `forecast`. Default: the fastest of each device.
@@ -89,5 +94,6 @@ def serve_plan(
     limits, catalog, sizes = parse_limits(requested.get("slo") or ""), load_catalog(), sizes_of(requested)
     resolved = None if isinstance(job, str) and job.endswith(TRACE_SUFFIX) else job_of(job, **sizes)
     if resolved is None or resolved.generate is None:
-        return forward_plan(source_of(job, **sizes), catalog, requested, job=resolved, limits=limits, rate=rate, on=on)
+        named = NamedPasses(resolved, lambda tokens: source_of(job, **{**sizes, "seq_len": tokens}))
+        return forward_plan(source_of(job, **sizes), catalog, requested, named=named, limits=limits, rate=rate, on=on)
     return text_plan(resolved, catalog, requested, limits=limits, rate=rate, on=on)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from gpuwise.api.device_names import device_names
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.forward_catalog import ForwardCatalog, Solved
-from gpuwise.api.forward_passes import MOST, JobPasses
+from gpuwise.api.forward_passes import MOST, JobPasses, PassSettings
+from gpuwise.api.padded_passes import NamedPasses, PaddedPasses, SampleLengths, sample_lengths
 from gpuwise.api.plan_timing import HERE, check_profiles_here, forward_profile
 from gpuwise.api.server_parts import check_servers_share, server_part, servers_of, threads_of
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB, SHOWN
@@ -46,15 +47,12 @@ def forward_plan(
     catalog: Catalog,
     requested: ServingSettings,
     *,
-    job: Job | None,
+    named: NamedPasses,
     limits: Limits,
     rate: str | None,
     on: str | Sequence[str] | None,
 ) -> ServingForecast:
-    """The result of gpuwise.api.serving.serve_plan for such a model, whose arguments and errors these are.
-
-    job: the job itself; None for a saved trace.
-    """
+    """The result of gpuwise.api.serving.serve_plan for such a model, whose arguments and errors these are."""
     check_answers_in_one_pass(requested, job=source.name)
     engine = graph_engine_of(requested.get("engine"))
     if rate is None:
@@ -65,22 +63,27 @@ def forward_plan(
         compile=bool(requested.get("compile")),
         channels_last=bool(requested.get("channels_last")),
     )
-    model = JobPasses(
-        source,
-        batch=batch_of(requested),
-        window_s=window_s_of(requested),
-        precision=requested.get("precision"),
-        techniques=techniques,
-        limits=limits,
-        engine=engine,
-        servers=servers_of(requested),
+    settings = PassSettings(
+        batch_of(requested),
+        window_s_of(requested),
+        requested.get("precision"),
+        techniques,
+        limits,
+        engine,
+        servers_of(requested),
     )
+    longest = None if named.job is None else named.job.context_length
+    lengths = sample_lengths(requested, source=source, longest=longest)
+    model = JobPasses(source, settings)
+    if lengths is not None:
+        model = PaddedPasses({at: JobPasses(named.source_at(at), settings) for at in lengths.priced}, lengths)
     if on is None and engine is not None:
         on = HERE  # offers of the catalog sell no processors alone
-    plan = _Plan(catalog, model, LoadShape(Lengths(1, 1)), limits, rate_per_s)
+    shape = LoadShape(Lengths(1, 1)) if lengths is None else lengths.shape
+    plan = _Plan(catalog, model, shape, limits, rate_per_s, lengths)
     names = [HERE] if on is None else device_names(on)
     check_servers_share([device_of(name, catalog) for name in names], model.servers)
-    timing = _timed(plan, job, names) if requested.get("profile") else None
+    timing = _timed(plan, named.job, names) if requested.get("profile") else None
     if on is None:
         rows, fleets, about = plan.of_catalog()
     else:
@@ -100,7 +103,7 @@ def forward_plan(
         precision=precision,
         weights=precision,
         rate_per_s=rate_per_s,
-        lengths={},
+        lengths={} if lengths is None else lengths.document(),
         limits=limits,
         rows=cheapest_first(rows),
         assumption_notes=(
@@ -147,7 +150,16 @@ class _Plan:
         is_measured: False once this machine has a row that rests on figures of other machines.
     """
 
-    def __init__(self, catalog: Catalog, model: JobPasses, load: LoadShape, limits: Limits, rate_per_s: float) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        model: JobPasses,
+        load: LoadShape,
+        limits: Limits,
+        rate_per_s: float,
+        lengths: SampleLengths | None = None,
+    ) -> None:
+        self.lengths = lengths
         self.catalog, self.model, self.load, self.limits, self.rate_per_s = catalog, model, load, limits, rate_per_s
         self.remarks: list[Note] = []
         self.compiled: list[str] = []
@@ -229,7 +241,8 @@ class _Plan:
         compiled = ", ".join(dict.fromkeys(self.compiled))
         return (
             notes.one_pass_a_request(),
-            *((notes.tokens_are_read_alone(tokens=tokens),) if tokens > 1 else ()),
+            *((notes.tokens_are_read_alone(tokens=tokens),) if tokens > 1 and self.lengths is None else ()),
+            *(() if self.lengths is None else self.lengths.notes),
             _engine_note(requested),
             *((notes.passes_are_compiled(chips=compiled),) if compiled else ()),
             *(() if self.model.batch else (notes.batches_that_serve_most(most=MOST),)),

@@ -24,6 +24,27 @@ def tokens_are_read_alone(*, tokens: int) -> str:
     )
 
 
+@kind_of_note(flag="--input")
+def lengths_of_samples(*, tokens: float, variation: float, longest: int) -> str:
+    """Samples of a forward pass differ in their tokens. variation: standard deviation over the mean."""
+    return (
+        f"a request reads {tokens:,.0f} tokens at once on average (--input); lengths are log-normal, their standard deviation "
+        f"{variation:g} times that (--spread), and cut to {longest:,}"
+    )
+
+
+@kind_of_note(flag="--buckets")
+def padded_to_the_longest() -> str:
+    """Batches are of samples as they come."""
+    return "samples of a batch are padded to the longest of them; --buckets 64,128,512 runs those of similar length together"
+
+
+@kind_of_note(flag="--buckets")
+def padded_to_buckets(*, buckets: str) -> str:
+    """Batches are of samples of similar length. buckets: the most tokens of each."""
+    return f"a batch is of samples of one bucket ({buckets} tokens), and padded to its end; the oldest request says of which"
+
+
 @kind_of_note()
 def plain_pytorch(*, passes: str) -> str:
     """What runs the forward passes. passes: eager or compiled."""

@@ -13,6 +13,7 @@ from gpuwise.serving.bounds import SLACK, STRICT
 from gpuwise.serving.group_server import scaled_groups
 from gpuwise.serving.instance import LoadShape, steady
 from gpuwise.serving.line import serve_line
+from gpuwise.serving.padded import PaddedTimes
 from gpuwise.serving.pass_times import ForwardTimes
 from gpuwise.serving.requests import Requests, requests
 from gpuwise.serving.saturation import Limits, saturation_rate
@@ -52,14 +53,14 @@ class ForwardInstance:
     """A machine with servers of forward passes on each of its devices.
 
     Attributes:
-        times: of the passes of one device.
+        times: of the passes of one device, of samples that are alike or of different lengths.
         policy: how each server forms batches.
         copies: devices, each of which serves an equal share of the requests; 1 by default.
         costs: what a server adds to passes; nothing by default.
         servers: of each device, which take from one line; 1 by default. `times` are those of a pass while all of them run.
     """
 
-    times: ForwardTimes
+    times: ForwardTimes | PaddedTimes
     policy: WindowPolicy
     copies: int = 1
     costs: ServerCosts = NO_COSTS
@@ -86,7 +87,8 @@ class ForwardInstance:
         the load does, as many times slower as there are devices: of a Poisson load it is a Poisson load, too."""
         share = replace(load, arrival_s=load.arrival_s * self.copies)
         group_s, costs = scaled_groups(self.times.group_s(share), factor), self.costs.scaled(factor)
-        return serve_line(share, group_s, self.policy, servers=self.servers, costs=costs)
+        buckets = self.times.bucket_of(share)
+        return serve_line(share, group_s, self.policy, servers=self.servers, bucket_of=buckets, costs=costs)
 
     def outcomes(self, load: Requests) -> tuple[Served, Served, Served]:
         """The outcome of a load as forecast, and with passes as much faster and slower as their spread says. Requests that met
@@ -95,9 +97,9 @@ class ForwardInstance:
         return as_forecast, fast, slow
 
     def alone(self, loads: LoadShape) -> Served:
-        """The outcome of one request with nobody else there. It waits for the window."""
-        one = np.ones(1, np.int64)
-        return self.served(requests(np.zeros(1), one, one))
+        """The outcome of the mean request with nobody else there. It waits for the window."""
+        tokens = np.full(1, max(1, round(loads.lengths.input_tokens)))
+        return self.served(requests(np.zeros(1), tokens, np.ones(1, np.int64)))
 
     def holds(self, loads: LoadShape, limits: Limits, rate_per_s: float) -> bool:
         """Whether the limits hold at a rate."""
@@ -141,13 +143,15 @@ def _size(instance: ForwardInstance) -> tuple[int, int]:
     return instance.servers, instance.policy.batch
 
 
-def rate_bound(times: ForwardTimes, limits: Limits) -> float:
+def rate_bound(times: ForwardTimes | PaddedTimes, limits: Limits) -> float:
     """Requests a second of one device that no batch exceeds within the limits; 0.0 where a pass of one sample is too slow.
 
     Whoever runs in a pass that is longer than the limit is beyond it, so nearly all requests run in passes that are not.
     Between two numbers of samples that are priced a pass is linear, so the samples a second of a pass are highest at one of
-    them, or where it takes as long as the limit.
+    them, or where it takes as long as the limit. Samples of different lengths have the bound of full batches without a limit.
     """
+    if isinstance(times, PaddedTimes):
+        return max(size / times.pass_s(size) for size in times.sizes)
     limit_s = pass_limit_s(limits)
     sizes = sorted(times.passes)
     if times.pass_s(sizes[0]) > limit_s:
