@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from tests.unit.test_api_serving import job as text_job
-from tests.unit.test_serving_forward import small_job
+from tests.unit.test_serving_forward import few_chips, small_job
 
 import gpuwise
 from gpuwise.api.serving import serve_plan
@@ -22,6 +22,8 @@ from gpuwise.serving.requests import requests
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.served import capacity_of
 from gpuwise.serving.windowed import WindowPolicy
+
+__all__ = ["few_chips"]
 
 LOAD = LoadShape(Lengths(60, 1, input_variation=1.0, longest=257))
 
@@ -136,3 +138,14 @@ def test_buckets_are_of_forward_passes():
         serve_plan(text_job(), on="l4", rate="1/s", buckets="64,128")
     with pytest.raises(InputError, match="--input is of models that write text"):
         serve_plan(small_job(), on="l4", rate="1/s", input=5)
+
+
+def test_the_whole_catalog_answers_as_every_device_by_name(few_chips):
+    question = {"rate": "400/s", "slo": "latency=100ms", "input": 100, "spread": 0.5, "buckets": "128,512", "precision": "fp16"}
+    whole = serve_plan("bert-base", **question)
+    sold = [row for row in whole.rows if row.replicas and not row.owned]
+    named = serve_plan(
+        "bert-base", on=["rtx-4090", "rtx-3090", "l40s", "t4", "h100-80gb-sxm", "rtx-4090:2", "rtx-3090:2"], **question
+    )
+    assert [row.device for row in sold] == [row.device for row in named.rows if row.usd_per_hour is not None][:2]
+    assert sold[0] == named.rows[0]

@@ -94,6 +94,6 @@ def serve_plan(
     limits, catalog, sizes = parse_limits(requested.get("slo") or ""), load_catalog(), sizes_of(requested)
     resolved = None if isinstance(job, str) and job.endswith(TRACE_SUFFIX) else job_of(job, **sizes)
     if resolved is None or resolved.generate is None:
-        named = NamedPasses(resolved, lambda tokens: source_of(job, **{**sizes, "seq_len": tokens}))
+        named = NamedPasses(resolved, lambda tokens: source_of(job, seq_len=tokens, image_size=requested.get("image_size")))
         return forward_plan(source_of(job, **sizes), catalog, requested, named=named, limits=limits, rate=rate, on=on)
     return text_plan(resolved, catalog, requested, limits=limits, rate=rate, on=on)

@@ -59,6 +59,7 @@ def text_plan(
     budget, api = requested.get("budget"), requested.get("api_price")
     budget_usd, api_price = None if budget is None else parse_usd(budget), None if api is None else parse_api_price(api)
 
+    profile: PassProfile | None = None
     timing: PlanTiming | None = None
     if requested.get("profile"):
         check_profiles_here([] if on is None else device_names(on), catalog)
@@ -66,7 +67,7 @@ def text_plan(
         timing = PlanTiming(profile, _row(HERE, catalog, model, limits, terms))
 
     def row_of_device(text: str, solved: tuple[Instance, float] | None = None) -> ServingRow:
-        return _row(text, catalog, model, limits, terms, solved=solved, profile=timing and timing.profile)
+        return _row(text, catalog, model, limits, terms, solved=solved, profile=profile)
 
     answer: CatalogAnswer | None = None
     if on is None:
