@@ -44,6 +44,16 @@ class ForwardSettings(JobSizes, total=False):
     window: Annotated[
         str | None, Setting("How long an idle server waits for a batch to fill, such as 5ms (0).", metavar="TIME")
     ]
+    buckets: Annotated[
+        str | None,
+        Setting(
+            "Of --input: batches of one bucket, padded to its end: 64,128,512 (to the longest of a batch).", metavar="ENDS"
+        ),
+    ]
+    servers: Annotated[
+        str | None,
+        Setting("Processes that share a processor's cores and one line of requests; auto: the best number (1).", metavar="N"),
+    ]
     channels_last: Annotated[bool | None, Setting("Images and convolutions with their channels innermost in memory.")]
     compile: Annotated[bool | None, Setting("Forward passes under torch.compile.")]
 
@@ -85,9 +95,9 @@ class ServingSettings(ArrivalSettings, ModeSettings, ForwardSettings, total=Fals
     slo: Annotated[
         str | None, Setting("Limits: ttft=500ms,tpot=50ms,latency=10s,share=0.99, or some of them.", metavar="LIMITS")
     ]
-    input: Annotated[int | None, Setting("Mean tokens of a prompt.")]
+    input: Annotated[int | None, Setting("Mean tokens of a prompt, or of an encoder's sample where these differ.")]
     output: Annotated[int | None, Setting("Mean tokens of an answer.")]
-    spread: Annotated[float | None, Setting("Standard deviation of both lengths over their means (1).", metavar="X")]
+    spread: Annotated[float | None, Setting("Standard deviation of lengths over their means (1).", metavar="X")]
     prefix_hits: Annotated[float | None, Setting("Share of each prompt that the prefix cache holds (0).", metavar="X")]
     engine: Annotated[
         str | None,
@@ -113,6 +123,10 @@ class ServingSettings(ArrivalSettings, ModeSettings, ForwardSettings, total=Fals
         Setting("Format of weights: fp8, fp8-block, int8, int4, nf4, mxfp4, nvfp4, or gguf-q4_k_m and others.", metavar="F"),
     ]
     budget: Annotated[str | None, Setting("Most dollars a month.", metavar="USD")]
+    profile: Annotated[
+        bool | None,
+        Setting("Time the model's passes on this machine first, and plan `here` from them (text: --engine llama.cpp)."),
+    ]
     api_price: Annotated[
         str | None,
         Setting("Dollars for a million tokens read and written of an API to compare with: 0.5,1.5.", metavar="IN,OUT"),

@@ -88,6 +88,18 @@ def test_devices_without_bf16_serve_in_fp16_unless_bf16_is_named(few_chips):
     assert "left out, since they do not compute in the precision: t4 (bf16)" in named.assumptions
 
 
+@pytest.mark.parametrize("slo", ["ttft=200ms,tpot=4ms", ""])
+def test_users_of_the_whole_catalog_are_those_of_every_device_by_name(few_chips, slo: str):
+    question = {"concurrency": 100, "input": 300, "output": 60, "slo": slo}
+    whole = serve_plan(job(), **question)
+    names = [f"{chip}{count}" for chip in ("rtx-4090", "h100-80gb-sxm", "l40s", "rtx-3090") for count in ("", ":2", ":4")]
+    named = serve_plan(job(), on=names, **question)
+    priced = [row for row in named.rows if row.usd_per_hour is not None]
+    assert [row for row in whole.rows if row.replicas] == priced[:2]
+    assert whole.by_rate == named.by_rate == ()
+    assert all(row.clients * row.replicas >= 100 for row in whole.rows[:2])
+
+
 @pytest.mark.parametrize("device", ["rtx-4090", "h100-80gb-sxm:2"])
 @pytest.mark.parametrize("engine", ["vllm", "vllm-2024"])
 @pytest.mark.parametrize("slo", [Limits(), Limits(ttft_s=0.5, tpot_s=0.01)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ from tests.unit.test_api_serving import job
 
 from gpuwise.api.serving import serve_plan
 from gpuwise.api.serving_arrivals import planned_load
-from gpuwise.errors import InputError
-from gpuwise.serving.closed_loop import most_clients, row_of_clients, served_steadily
+from gpuwise.errors import FileFormatError, InputError
+from gpuwise.serving.bounds import LoadMeans, clients_bound, rate_bound
+from gpuwise.serving.closed_loop import most_clients, narrowing, row_of_clients, served_steadily
 from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.policy import BatchingPolicy
@@ -95,7 +98,6 @@ def test_a_plan_for_users():
         ({}, "1/s", "--rate"),
         ({"day": "office"}, None, "--day"),
         ({"spot": True}, None, "--spot"),
-        ({"trace": "x"}, None, "--trace"),
     ],
 )
 def test_users_have_no_rate(settings, rate, flag: str):
@@ -108,5 +110,88 @@ def test_bad_numbers_of_users():
     for clients in (0, -1, 1_000_000):
         with pytest.raises(InputError, match="users"):
             planned_load({"concurrency": clients}, rate=None, longest=None)
-    with pytest.raises(InputError, match="named"):
-        serve_plan(job(), concurrency=5)
+
+
+def test_ever_narrower_bounds_of_users_end_at_their_most():
+    for limit in (0, 1, 5, 99, 100):
+        bounds = list(narrowing(lambda clients, limit=limit: clients <= limit, 100))
+        assert bounds[-1] == (limit, limit)
+        for (low, high), (lower, higher) in pairwise(bounds):
+            assert low <= lower <= limit <= higher <= high
+
+
+@pytest.mark.parametrize("variation", [0.0, 1.5])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(latency_s=0.6),
+        Limits(ttft_s=0.2, tpot_s=0.006),
+        Limits(ttft_s=0.05, tpot_s=0.012, share=0.9),
+        Limits(ttft_s=2.0, tpot_s=0.008, latency_s=1.0),
+    ],
+)
+def test_no_instance_serves_more_users_than_its_bound(variation: float, limits: Limits):
+    """Against the most that is served where any number is tried; the bound is of use, too."""
+    load = LoadShape(Lengths(100, 40, input_variation=variation, output_variation=variation, longest=2000))
+    drawn = load.at(1.0)
+    bound = clients_bound(rate_bound(INSTANCE, LoadMeans.of(drawn), limits), drawn, limits, most=10_000)
+    assert most_clients(lambda n: limits.hold(served_steadily(INSTANCE, load, n)[0]), 500) <= bound < 10_000
+
+
+def test_a_bound_without_limits_is_all_users():
+    drawn = LOAD.at(1.0)
+    for limits in (Limits(), Limits(tpot_s=0.01), Limits(ttft_s=0.5), Limits(latency_s=1.0, share=0.5)):
+        assert clients_bound(30.0, drawn, limits, most=500) == 500
+    assert clients_bound(0.0, drawn, Limits(latency_s=1.0), most=500) == 0
+
+
+TIMELESS = "input_tokens,output_tokens\n" + "".join(f"{10 + 7 * n},{5 + n % 3}\n" for n in range(50))
+
+
+def test_lengths_of_a_file_without_times(tmp_path: Path):
+    path = tmp_path / "lengths.csv"
+    path.write_text(TIMELESS)
+    planned = planned_load({"concurrency": 20, "trace": str(path)}, rate=None, longest=None)
+    load = planned.shape.at(1.0, count=125)
+    pairs = list(zip(load.input_tokens.tolist(), load.output_tokens.tolist(), strict=True))
+    lines = [tuple(map(int, line.split(","))) for line in TIMELESS.split()[1:]]
+    assert sorted(pairs[:50]) == sorted(pairs[50:100]) == sorted(lines)  # each once, before one comes again
+    assert pairs[:50] != pairs[50:100]
+    assert len(set(pairs[100:])) == 25
+    assert planned.lengths["input_tokens"] == pytest.approx(np.mean([read for read, _ in lines]))
+    assert planned.clients == 20
+    assert planned.arrivals == {"kind": "closed loop", "clients": 20, "file": "lengths.csv", "requests": 50, "failed": 0}
+    # Times that are there are not read, so they may be anything.
+    path.write_text("timestamp," + TIMELESS.replace("\n", "\nsoon,").removesuffix("soon,"))
+    timed = planned_load({"concurrency": 20, "trace": str(path)}, rate=None, longest=None)
+    assert np.array_equal(timed.shape.at(1.0).input_tokens, planned.shape.at(1.0).input_tokens)
+    with pytest.raises(FileFormatError, match="neither seconds nor a date"):
+        planned_load({"trace": str(path)}, rate=None, longest=None)
+
+
+def test_bad_files_of_lengths(tmp_path: Path):
+    path = tmp_path / "lengths.csv"
+    for text, words in (
+        ("input_tokens\n3\n", "no column is the tokens written"),
+        ("input_tokens,output_tokens\n0,0\n", "no request"),
+    ):
+        path.write_text(text)
+        with pytest.raises(FileFormatError, match=words) as caught:
+            planned_load({"concurrency": 5, "trace": str(path)}, rate=None, longest=None)
+        assert caught.value.ways_out
+    path.write_text(TIMELESS)
+    with pytest.raises(InputError, match="exceed the model's context"):
+        planned_load({"concurrency": 5, "trace": str(path)}, rate=None, longest=100)
+    with pytest.raises(InputError, match="--trace brings what --input says"):
+        planned_load({"concurrency": 5, "trace": str(path), "input": 3}, rate=None, longest=None)
+
+
+def test_users_with_the_lengths_of_a_file_are_served_as_by_brute_force(tmp_path: Path):
+    """Every request alike, so that the file's lengths are those of the law: 20 users and their time for each."""
+    path = tmp_path / "lengths.csv"
+    path.write_text("input_tokens,output_tokens\n" + "100,40\n" * 30)
+    planned = planned_load({"concurrency": 20, "trace": str(path)}, rate=None, longest=None)
+    served, reached = served_steadily(INSTANCE, planned.shape, 20)
+    same, also = served_steadily(INSTANCE, LOAD, 20)
+    assert reached == pytest.approx(also)
+    assert np.array_equal(served.latency_s, same.latency_s)

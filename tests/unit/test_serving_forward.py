@@ -183,7 +183,7 @@ def test_a_recorded_pass_is_served(tmp_path: Path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"input": 5}, "--input is of models that write text"),
+        ({"input": 5, "seq_len": 128}, "--seq-len is of samples that are all alike"),
         ({"output": 5}, "--output"),
         ({"spread": 0.0}, "--spread"),
         ({"prefix_hits": 0.5}, "--prefix-hits"),

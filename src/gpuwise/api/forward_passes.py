@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gpuwise.api.devices import Device
 from gpuwise.api.engine_model import ASSUMED_BYTES
 from gpuwise.api.forecasting import is_this_cpu, step_precisions
+from gpuwise.api.server_parts import server_part, servers_considered
 from gpuwise.api.source import StepSource
 from gpuwise.cost.forecast import Forecast
 from gpuwise.cost.rates import check_can_run
@@ -19,33 +20,94 @@ from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.space.legal import in_each_precision
 from gpuwise.serving.forward_instance import CLOSE, BatchedPass, ForwardInstance, pass_limit_s
 from gpuwise.serving.graph_engines import GraphEngine
+from gpuwise.serving.padded import PaddedTimes
 from gpuwise.serving.pass_times import ForwardTimes, sizes_up_to
+from gpuwise.serving.profile import PassProfile, corrected_groups
 from gpuwise.serving.saturation import Limits
-from gpuwise.serving.windowed import WindowPolicy
+from gpuwise.serving.windowed import NO_COSTS, ServerCosts, WindowPolicy
 from gpuwise.strategy import Strategy, check_techniques
 from gpuwise.units import format_bytes
 
+Key = tuple[str, int | None, bool, int | None]
 MOST = 256  # samples of the largest pass where no batch is named
 
 
 @dataclass(frozen=True)
 class DevicePasses:
-    """The passes of a job on one device, by their samples: 1, 2, 4 and so on, as far as they fit."""
+    """The passes of a job on one device.
+
+    Attributes:
+        forecasts: by their samples: 1, 2, 4 and so on, as far as they fit.
+        profile: of the passes that were timed; None (default) where none were.
+        padded: times over samples of different lengths, the longest of which `forecasts` are of; None (default) of equal ones.
+    """
 
     forecasts: dict[int, Forecast]
+    profile: PassProfile | None = None
+    padded: PaddedTimes | None = None
 
     @property
-    def times(self) -> ForwardTimes:
+    def forecast_times(self) -> ForwardTimes:
+        """The times as forecast."""
         return ForwardTimes({size: forecast.step_time_s for size, forecast in self.forecasts.items()})
+
+    @property
+    def times(self) -> ForwardTimes | PaddedTimes:
+        """The times as forecast, corrected by those that were timed."""
+        if self.padded is not None:
+            return self.padded
+        if self.profile is None:
+            return self.forecast_times
+        corrected = corrected_groups(self.forecast_times, self.profile)
+        assert isinstance(corrected, ForwardTimes)
+        return corrected
+
+    @property
+    def costs(self) -> ServerCosts:
+        """What the server adds, where it was timed."""
+        return NO_COSTS if self.profile is None else self.profile.costs
 
     @property
     def precision(self) -> str:
         return self.forecasts[1].strategy.precision
 
-    def of(self, policy: WindowPolicy) -> BatchedPass:
-        """A pass of a full batch."""
+    def of(self, policy: WindowPolicy, *, servers: int = 1, threads: int = 0) -> BatchedPass:
+        """A pass of a full batch. servers, threads: see BatchedPass."""
         full = self.forecasts[policy.batch]
-        return BatchedPass(self.precision, policy.batch, policy.window_s, full.step_time_s, full.memory.device_bytes, full.why)
+        seconds = self.times.interval(policy.batch)
+        return BatchedPass(
+            self.precision,
+            policy.batch,
+            policy.window_s,
+            seconds,
+            full.memory.device_bytes,
+            full.why,
+            servers=servers,
+            threads=threads,
+        )
+
+
+@dataclass(frozen=True)
+class PassSettings:
+    """How forward passes run.
+
+    Attributes:
+        batch: most samples of a pass; None searches among 1, 2, 4 to MOST.
+        window_s: how long an idle server waits for a batch to fill.
+        precision: of the arithmetic; None takes the fastest that the device and the job have.
+        techniques: compiled passes, and the layout of images.
+        limits: what users accept.
+        engine: that runs the exported graph; None (default) for plain PyTorch.
+        servers: processes that share a processor; None searches among 1, 2, 4 to its cores. Default 1.
+    """
+
+    batch: int | None
+    window_s: float
+    precision: str | None
+    techniques: Strategy
+    limits: Limits
+    engine: GraphEngine | None = None
+    servers: int | None = 1
 
 
 class JobPasses:
@@ -53,30 +115,16 @@ class JobPasses:
 
     Arguments:
         source: of the job's traces.
-        batch: most samples of a pass; None searches among 1, 2, 4 to MOST.
-        window_s: how long an idle server waits for a batch to fill.
-        precision: of the arithmetic; None takes the fastest that the device and the job have.
-        techniques: compiled passes, and the layout of images.
-        limits: what users accept.
-        engine: that runs the exported graph; None (default) for plain PyTorch.
+        settings: how they run.
     """
 
-    def __init__(
-        self,
-        source: StepSource,
-        *,
-        batch: int | None,
-        window_s: float,
-        precision: str | None,
-        techniques: Strategy,
-        limits: Limits,
-        engine: GraphEngine | None = None,
-    ) -> None:
-        self.source, self.batch, self.window_s, self.precision = source, batch, window_s, precision
-        self.engine = engine
-        self._techniques, self._limit_s = techniques, pass_limit_s(limits)
+    def __init__(self, source: StepSource, settings: PassSettings) -> None:
+        self.source, self.settings = source, settings
+        self.batch, self.window_s, self.precision = settings.batch, settings.window_s, settings.precision
+        self.engine, self.servers = settings.engine, settings.servers
+        self._techniques, self._limit_s = settings.techniques, pass_limit_s(settings.limits)
         self._pricers: dict[tuple[bool, str, bool], StepPricer] = {}
-        self._passes: dict[tuple[str, bool, int | None], DevicePasses] = {}
+        self._passes: dict[Key, DevicePasses] = {}
         self._memory_assumed: set[str] = set()
 
     @property
@@ -99,8 +147,8 @@ class JobPasses:
         if device.machines > 1:
             raise UnsupportedError("an instance across machines has no figures yet")
         if device.chip.kind == "cpu" and device.count > 1:
-            raise UnsupportedError("several servers that share a CPU have no figures yet")
-        key = device.chip.id, device.spec.machine is not None, device.cluster.memory_bytes
+            raise UnsupportedError(f"several processors have no figures; copies that share one are --servers {device.count}")
+        key = key_of(device)
         if key not in self._passes:
             choices = [self.precision] if self.precision else self._precisions(device)
             self._passes[key] = next(
@@ -108,17 +156,42 @@ class JobPasses:
             )
         return self._passes[key]
 
+    def time(self, device: Device, profile_of: Callable[[DevicePasses], PassProfile]) -> PassProfile:
+        """Times the passes of a device, which from then on are those of `passes`. Errors as there, and those of the timing."""
+        passes = self.passes(device)
+        profile = profile_of(passes)
+        self._passes[key_of(device)] = replace(passes, profile=profile)
+        return profile
+
     def _precisions(self, device: Device) -> list[str]:
         """Those to choose from on a device, the fastest first."""
         return [self.engine.precision] if self.engine else step_precisions(self.source, device, mode="infer")
 
     def instances(self, device: Device) -> list[ForwardInstance]:
-        """A machine with each batch that is considered, smallest first. Errors as for `passes`."""
-        times = self.passes(device).times
-        batches = [self.batch] if self.batch else sorted(times.passes)
-        return [ForwardInstance(times, WindowPolicy(batch, self.window_s), device.count) for batch in batches]
+        """A machine with each number of servers and each batch that is considered, smallest first. Errors as for `passes`."""
+        instances: list[ForwardInstance] = []
+        for servers in servers_considered(device, self.servers):
+            try:
+                passes = self.passes(server_part(device, servers))
+            except DoesNotFitError:
+                if instances:
+                    break  # nor do more of them
+                raise
+            batches = [self.batch] if self.batch else sorted(passes.forecasts)
+            if servers > 1 and device.cluster.memory_bytes is None:  # a processor whose machine's memory is assumed
+                needed = {batch: servers * passes.forecasts[batch].memory.device_bytes for batch in batches}
+                batches = [batch for batch in batches if needed[batch] <= ASSUMED_BYTES]
+            times, costs = passes.times, passes.costs
+            instances += [
+                ForwardInstance(times, WindowPolicy(batch, self.window_s), device.count, costs, servers) for batch in batches
+            ]
+        return instances
 
-    def _in_precision(self, device: Device, precision: str) -> DevicePasses:
+    def sized(self, device: Device, precision: str, sizes: Sequence[int]) -> DevicePasses:
+        """The passes of these sizes, as far as they fit. Errors as for `passes`."""
+        return self._in_precision(device, precision, sizes)
+
+    def _in_precision(self, device: Device, precision: str, sizes: Sequence[int] | None = None) -> DevicePasses:
         chip, memory_bytes = device.chip, device.cluster.memory_bytes
         if self.engine is not None:
             self.engine.check(chip, precision)
@@ -127,12 +200,12 @@ class JobPasses:
         check_can_run(chip, mode="infer", precision=precision)  # before any tracing
         cluster = Cluster(chip, memory_bytes=memory_bytes)
         forecasts: dict[int, Forecast] = {}
-        for size in sizes_up_to(self.batch or MOST):
+        for size in sizes or sizes_up_to(self.batch or MOST):
             forecast = self._forecast(strategy.but(micro_batch=size), cluster, device)
             if not self._fits(forecast, chip.id):
                 break
             forecasts[size] = forecast
-            if self.batch is None and self._larger_is_useless(forecasts):
+            if self.batch is None and sizes is None and self._larger_is_useless(forecasts):
                 break
         if 1 not in forecasts or (self.batch and self.batch not in forecasts):
             size, needed = forecast.strategy.micro_batch, format_bytes(forecast.memory.device_bytes)
@@ -168,3 +241,8 @@ class JobPasses:
             return forecast.memory.fits
         self._memory_assumed.add(chip)
         return forecast.memory.device_bytes <= ASSUMED_BYTES
+
+
+def key_of(device: Device) -> Key:
+    """What passes depend on."""
+    return device.chip.id, device.chip.sm_count, device.spec.machine is not None, device.cluster.memory_bytes

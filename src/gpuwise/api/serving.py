@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
+from gpuwise.api.padded_passes import NamedPasses
 from gpuwise.api.serving_forward import forward_plan
 from gpuwise.api.serving_limits import parse_limits
 from gpuwise.api.serving_text import text_plan
@@ -38,6 +39,8 @@ def serve_plan(
                 whole answer, and the share of requests that must stay within them (0.99 by default). None by default. Forward
                 passes have a latency alone.
             budget: most dollars a month, such as "2k". None by default.
+            profile: whether to time the model's passes on this machine first, and to plan `here` from them; the result's
+                `timing` has both. Of text under llama.cpp alone. Default False.
 
             Of jobs that generate:
             input, output: mean tokens of prompts and answers. None (default) assumes 512 and 256.
@@ -50,7 +53,8 @@ def serve_plan(
             api_price: dollars for a million tokens read and written of an API to compare with, "0.5,1.5". None by default.
             concurrency: users who each send the next request when the last one is answered. None by default.
             arrivals: "poisson" (default), or "bursty=2" with the standard deviation of gaps over their mean.
-            trace: a file of requests, whose times and lengths are replayed. See gpuwise.serving.request_log. None by default.
+            trace: a file of requests, whose times and lengths are replayed; with `concurrency` their lengths alone. See
+                gpuwise.serving.request_log. None by default.
             day: relative rates from hours on, "0:0.2,8:1,12:1.5,20:0.8", or a name of gpuwise.serving.days. None by default.
             autoscale: whether the number of instances follows the hours of the day. Default False.
             scale_to_zero: whether to look at stopping idle instances; `idle` is how long they are idle before ("10min").
@@ -72,7 +76,13 @@ def serve_plan(
 
             Of forward passes:
             batch: most requests of a pass. None (default) takes the one of 1, 2, 4 to 256 that serves most.
+            servers: processes that share the cores of a processor, and one line of requests: a number, or "auto" for the best
+                of 1, 2, 4 to its cores. Default 1.
             window: how long an idle server waits for a batch to fill, such as "5ms". Default none.
+            input, spread: mean tokens of a sample and their standard deviation over it (1), where samples differ. None
+                (default): all have `seq_len`.
+            buckets: most tokens of each bucket, "64,128,512": a batch is of one, and padded to its end. None (default) pads
+                batches of any samples to the longest of them.
             seq_len, image_size, compile, channels_last: as for `forecast`.
             engine: "pytorch" (default), "onnxruntime" or "openvino", which run the exported graph on processors, in fp32.
             precision: as for `forecast`. Default: the fastest of each device.
@@ -84,5 +94,6 @@ def serve_plan(
     limits, catalog, sizes = parse_limits(requested.get("slo") or ""), load_catalog(), sizes_of(requested)
     resolved = None if isinstance(job, str) and job.endswith(TRACE_SUFFIX) else job_of(job, **sizes)
     if resolved is None or resolved.generate is None:
-        return forward_plan(source_of(job, **sizes), catalog, requested, limits=limits, rate=rate, on=on)
+        named = NamedPasses(resolved, lambda tokens: source_of(job, seq_len=tokens, image_size=requested.get("image_size")))
+        return forward_plan(source_of(job, **sizes), catalog, requested, named=named, limits=limits, rate=rate, on=on)
     return text_plan(resolved, catalog, requested, limits=limits, rate=rate, on=on)

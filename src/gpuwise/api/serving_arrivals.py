@@ -12,7 +12,7 @@ from gpuwise.serving.closed_loop import MOST_CLIENTS
 from gpuwise.serving.days import DayCurve, parse_day
 from gpuwise.serving.instance import LoadShape
 from gpuwise.serving.lengths import Lengths
-from gpuwise.serving.recorded_load import day_curve, recorded_load
+from gpuwise.serving.recorded_load import day_curve, recorded_lengths, recorded_load
 from gpuwise.serving.request_log import RequestLog, read_log
 from gpuwise.serving.schedule import CONSTANT, DAY_S, FleetSchedule
 from gpuwise.serving_settings import ServingSettings
@@ -23,7 +23,7 @@ INPUT_TOKENS, OUTPUT_TOKENS = 512, 256
 BURSTY = 2.0  # standard deviation of gaps over their mean where the user says "bursty" alone; an assumption
 MOST_VARIATION = 20.0
 # What says how an open load comes, or what follows its rate.
-_OPEN = ("trace", "arrivals", "day", "autoscale", "scale_to_zero", "idle", "spot", "api_price")
+_OPEN = ("arrivals", "day", "autoscale", "scale_to_zero", "idle", "spot", "api_price")
 _OF_THE_FILE = ("input", "output", "spread", "arrivals", "day")
 
 
@@ -57,6 +57,8 @@ def planned_load(requested: ServingSettings, *, rate: str | None, longest: int |
     cached = float(requested.get("prefix_hits") or 0.0)
     rate_per_s = None if rate is None else parse_rate(rate)
     clients, trace = _clients(requested, rate=rate), requested.get("trace")
+    if trace is not None and clients is not None:
+        return _of_lengths(trace, requested, clients=clients, cached=cached, longest=longest)
     if trace is not None:
         return _of_file(trace, requested, rate_per_s=rate_per_s, cached=cached, longest=longest)
     if rate_per_s is None and clients is None:
@@ -146,9 +148,7 @@ def _of_file(
     path: str, requested: ServingSettings, *, rate_per_s: float | None, cached: float, longest: int | None
 ) -> PlannedLoad:
     """The load of a file of requests."""
-    for name in _OF_THE_FILE:
-        if name in requested:
-            raise InputError(f"--trace brings what {flag_of(name)} says.", [f"leave out {flag_of(name)}", "leave out --trace"])
+    _check_of_the_file(requested)
     log = read_log(path)
     shape, cut = recorded_load(log, cached_share=cached, longest=longest)
     day, multiple = day_curve(log), max(1.0, shape.recorded_per_s / log.rate_per_s)
@@ -179,14 +179,45 @@ def _of_file(
             *_file_notes(log, shape.recorded_count, rate_per_s=rate_per_s, cut=cut, longest=longest),
             *((sized,) if schedule.peak > 1 else ()),
         ),
-        {
-            "input_tokens": lengths.input_tokens,
-            "output_tokens": lengths.output_tokens,
-            "input_spread": lengths.input_variation,
-            "output_spread": lengths.output_variation,
-            "correlation": lengths.correlation,
-        },
+        _lengths_of_document(lengths),
     )
+
+
+def _of_lengths(path: str, requested: ServingSettings, *, clients: int, cached: float, longest: int | None) -> PlannedLoad:
+    """Users who wait, whose requests are as long as those of a file."""
+    _check_of_the_file(requested)
+    log = read_log(path, timed=False)
+    shape, cut = recorded_lengths(log, cached_share=cached, longest=longest)
+    return PlannedLoad(
+        shape,
+        0.0,
+        CONSTANT,
+        {**_arrivals(1.0, clients, None), "file": log.name, "requests": len(log.arrival_s), "failed": log.failed},
+        (
+            load_notes.lengths_of_requests(file=log.name, count=len(log.arrival_s)),
+            *_lines_notes(log, cut=cut, longest=longest),
+            load_notes.users_wait_for_answers(clients=clients),
+        ),
+        _lengths_of_document(shape.lengths),
+        clients,
+    )
+
+
+def _check_of_the_file(requested: ServingSettings) -> None:
+    """Raises InputError for a setting that a file of requests brings."""
+    for name in _OF_THE_FILE:
+        if name in requested:
+            raise InputError(f"--trace brings what {flag_of(name)} says.", [f"leave out {flag_of(name)}", "leave out --trace"])
+
+
+def _lengths_of_document(lengths: Lengths) -> dict[str, object]:
+    return {
+        "input_tokens": lengths.input_tokens,
+        "output_tokens": lengths.output_tokens,
+        "input_spread": lengths.input_variation,
+        "output_spread": lengths.output_variation,
+        "correlation": lengths.correlation,
+    }
 
 
 def _file_notes(log: RequestLog, replayed: int, *, rate_per_s: float | None, cut: int, longest: int | None) -> tuple[Note, ...]:
@@ -199,6 +230,13 @@ def _file_notes(log: RequestLog, replayed: int, *, rate_per_s: float | None, cut
             days=log.span_s / DAY_S,
         ),
         *(() if rate_per_s is None else (load_notes.scaled_requests(factor=rate_per_s / log.rate_per_s),)),
+        *_lines_notes(log, cut=cut, longest=longest),
+    )
+
+
+def _lines_notes(log: RequestLog, *, cut: int, longest: int | None) -> tuple[Note, ...]:
+    """What of a file's lines is not replayed as it stands."""
+    return (
         *((load_notes.failed_requests(file=log.name, count=log.failed),) if log.failed else ()),
         *((load_notes.cut_requests(count=cut, context_tokens=longest or 0),) if cut else ()),
         *((load_notes.unread_columns(file=log.name, columns=", ".join(log.unread)),) if log.unread else ()),

@@ -14,13 +14,15 @@ from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.types import Chip, Offer
 from gpuwise.notes import Note, sentences
 from gpuwise.notes import serving as notes
-from gpuwise.serving.bounds import LoadMeans, SharedIteration, rate_bound, shared_by
+from gpuwise.serving.bounds import LoadMeans, SharedIteration, clients_bound, rate_bound, shared_by
 from gpuwise.serving.choosing import Choice, Contender, choose
+from gpuwise.serving.closed_loop import narrowing_of
 from gpuwise.serving.engines import Engine
 from gpuwise.serving.fleets import Fleet
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.instance import Instance, LoadShape
-from gpuwise.serving.rows import ServingRow
+from gpuwise.serving.requests import Requests
+from gpuwise.serving.rows import MOST_SHARE, ServingRow
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.schedule import CONSTANT, FleetSchedule
 
@@ -70,6 +72,7 @@ class CatalogInstances:
         instance: an instance of a generation on a device; raises InputError where it does not fit.
         terms: of the offers; on demand by default.
         schedule: when how many instances of a device run under an offer; constant by default.
+        clients: users of a closed loop, whom instances serve in place of a rate; None (default) without one.
 
     Attributes:
         instances: by device; those of one device, and those whose queue was simulated.
@@ -84,14 +87,16 @@ class CatalogInstances:
     instance: Callable[[Device, Generation], Instance]
     terms: str = "on-demand"
     schedule: Callable[[Device, Offer], FleetSchedule] = lambda device, offer: CONSTANT
+    clients: int | None = None
     instances: dict[str, Instance] = field(default_factory=dict, init=False)
     _left_out: dict[str, list[str]] = field(default_factory=dict, init=False)
 
     def contenders(self) -> list[Contender]:
         """Those that may serve, smallest counts of each chip first."""
         self._left_out = {"engine": [], "precision": [], "memory": [], "slow": []}
-        means = LoadMeans.of(self.load.at(1.0))
-        return [each for chip in self._sold() for each in self._of_chip(chip, means)]
+        drawn = self.load.at(1.0)
+        means = LoadMeans.of(drawn)
+        return [each for chip in self._sold() for each in self._of_chip(chip, means, drawn)]
 
     def notes(self, choice: Choice) -> tuple[Note, ...]:
         """What was considered, and what was left out."""
@@ -121,7 +126,7 @@ class CatalogInstances:
                 chips.append(chip)
         return chips
 
-    def _of_chip(self, chip: Chip, means: LoadMeans) -> list[Contender]:
+    def _of_chip(self, chip: Chip, means: LoadMeans, drawn: Requests) -> list[Contender]:
         """The first counts that may serve; each of the others takes the place of one that does not."""
         alone = device_of(chip.id, self.catalog)
         chained: list[Contender] = []
@@ -140,18 +145,21 @@ class CatalogInstances:
             if count == 1:
                 self.instances[name] = instance
             shared = SharedIteration(iterations.iteration_s, self.engine.costs.iteration_s, count)
-            rate = rate_bound(replace(instance, iteration_s=shared), means, self.limits)
-            if not rate:
+            most = rate_bound(replace(instance, iteration_s=shared), means, self.limits)
+            if self.clients:
+                most = clients_bound(most, drawn, self.limits, most=self.clients)
+            if not most:
                 self._left_out["slow"].append(name)
                 continue
             schedule = self.schedule(alone, offer)
-            chained.append(Contender(name, offer.usd_per_hour, rate, partial(self._narrower, name), schedule=schedule))
+            narrower, share = partial(self._narrower, name), 1.0 if self.clients else MOST_SHARE
+            chained.append(Contender(name, offer.usd_per_hour, most, narrower, schedule=schedule, share=share))
         for smaller, larger in zip(chained, chained[BEGIN_WITH:], strict=False):
             smaller.larger = larger
         return chained[:BEGIN_WITH]
 
     def _narrower(self, name: str) -> Iterator[tuple[float, float]]:
-        """Bounds of the saturation rate of a kind of instance; (0, 0) where the model does not run there."""
+        """Bounds of the saturation rate of a kind of instance, or of its users; (0, 0) where the model does not run there."""
         device = device_of(name, self.catalog)
         try:
             instance = self.instances.get(name) or self.instance(device, self.recorded(device))
@@ -161,7 +169,10 @@ class CatalogInstances:
             yield 0.0, 0.0
             return
         self.instances[name] = instance
-        yield from instance.narrowing(self.load, self.limits)
+        if self.clients:
+            yield from narrowing_of(instance, self.load, self.limits, self.clients)
+        else:
+            yield from instance.narrowing(self.load, self.limits)
 
 
 class RowOf(Protocol):
@@ -177,6 +188,7 @@ class CatalogAnswer:
     Attributes:
         rows: of the SHOWN cheapest kinds of instance, and of those that were simulated and serve no rate.
         fleets: of every kind of instance whose saturation rate is exact: the cheapest of all up to TIMES the rate are there.
+            Empty for users of a closed loop.
         notes: what was considered, and what was left out.
     """
 
@@ -190,7 +202,9 @@ def answer_of_catalog(instances: CatalogInstances, row_of: RowOf, *, rate_per_s:
 
     Raises UnsupportedError where none of them serves the model within the limits.
     """
-    choice = choose(instances.contenders(), rate_per_s=rate_per_s, up_to=TIMES * rate_per_s, count=SHOWN)
+    demand = instances.clients or rate_per_s
+    up_to = None if instances.clients else TIMES * rate_per_s
+    choice = choose(instances.contenders(), rate_per_s=demand, up_to=up_to, count=SHOWN)
 
     def row(contender: Contender) -> ServingRow:
         instance = instances.instances.get(contender.device)
@@ -204,4 +218,5 @@ def answer_of_catalog(instances: CatalogInstances, row_of: RowOf, *, rate_per_s:
             ["other limits (--slo), or shorter requests (--input, --output)", "other devices: --on"],
         )
     rows = [row(contender) for contender in (*choice.exact[:SHOWN], *choice.fails)]
-    return CatalogAnswer(tuple(rows), tuple(contender.floor for contender in choice.exact), left_out)
+    fleets = () if instances.clients else tuple(contender.floor for contender in choice.exact)
+    return CatalogAnswer(tuple(rows), fleets, left_out)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpuwise.api.device_names import device_names
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.forward_catalog import ForwardCatalog, Solved
-from gpuwise.api.forward_passes import MOST, JobPasses
+from gpuwise.api.forward_passes import MOST, JobPasses, PassSettings
+from gpuwise.api.padded_passes import NamedPasses, PaddedPasses, SampleLengths, sample_lengths
+from gpuwise.api.plan_timing import HERE, check_profiles_here, forward_profile
+from gpuwise.api.server_parts import check_servers_share, server_part, servers_of, threads_of
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB, SHOWN
 from gpuwise.api.serving_job_kinds import PYTORCH, batch_of, check_answers_in_one_pass, window_s_of
 from gpuwise.api.serving_money import price_source, with_money
@@ -22,7 +26,7 @@ from gpuwise.notes import serving as serving_notes
 from gpuwise.notes import serving_forward as notes
 from gpuwise.plan.cpu.enough import ENOUGH, NOT_ENOUGH, UNCERTAIN
 from gpuwise.serving.fleets import Fleet
-from gpuwise.serving.forecast import ServingForecast
+from gpuwise.serving.forecast import PlanTiming, ServingForecast
 from gpuwise.serving.forward_instance import best_batches
 from gpuwise.serving.graph_engines import graph_engine_of
 from gpuwise.serving.instance import LoadShape
@@ -34,7 +38,8 @@ from gpuwise.serving_settings import ServingSettings
 from gpuwise.strategy import Strategy
 from gpuwise.units import parse_rate, parse_usd
 
-HERE = "here"
+if TYPE_CHECKING:
+    from gpuwise.job import Job
 
 
 def forward_plan(
@@ -42,6 +47,7 @@ def forward_plan(
     catalog: Catalog,
     requested: ServingSettings,
     *,
+    named: NamedPasses,
     limits: Limits,
     rate: str | None,
     on: str | Sequence[str] | None,
@@ -57,22 +63,31 @@ def forward_plan(
         compile=bool(requested.get("compile")),
         channels_last=bool(requested.get("channels_last")),
     )
-    model = JobPasses(
-        source,
-        batch=batch_of(requested),
-        window_s=window_s_of(requested),
-        precision=requested.get("precision"),
-        techniques=techniques,
-        limits=limits,
-        engine=engine,
+    settings = PassSettings(
+        batch_of(requested),
+        window_s_of(requested),
+        requested.get("precision"),
+        techniques,
+        limits,
+        engine,
+        servers_of(requested),
     )
+    longest = None if named.job is None else named.job.context_length
+    lengths = sample_lengths(requested, source=source, longest=longest)
+    model = JobPasses(source, settings)
+    if lengths is not None:
+        model = PaddedPasses({at: JobPasses(named.source_at(at), settings) for at in lengths.priced}, lengths)
     if on is None and engine is not None:
         on = HERE  # offers of the catalog sell no processors alone
-    plan = _Plan(catalog, model, LoadShape(Lengths(1, 1)), limits, rate_per_s)
+    shape = LoadShape(Lengths(1, 1)) if lengths is None else lengths.shape
+    plan = _Plan(catalog, model, shape, limits, rate_per_s, lengths)
+    names = [HERE] if on is None else device_names(on)
+    check_servers_share([device_of(name, catalog) for name in names], model.servers)
+    timing = _timed(plan, named.job, names) if requested.get("profile") else None
     if on is None:
         rows, fleets, about = plan.of_catalog()
     else:
-        rows, about = [plan.row(name) for name in device_names(on)], ()
+        rows, about = [plan.row(name) for name in names], ()
         fleets = tuple(row.fleet for row in rows if row.fleet is not None)
     if all(row.replicas == 0 for row in rows):
         raise UnsupportedError(
@@ -88,7 +103,7 @@ def forward_plan(
         precision=precision,
         weights=precision,
         rate_per_s=rate_per_s,
-        lengths={},
+        lengths={} if lengths is None else lengths.document(),
         limits=limits,
         rows=cheapest_first(rows),
         assumption_notes=(
@@ -99,8 +114,31 @@ def forward_plan(
         ),
         generates=False,
         remark_notes=tuple(plan.remarks),
+        timing=timing,
     )
     return with_money(forecast, plan.load, fleets, budget_usd=None if budget is None else parse_usd(budget), api=None)
+
+
+def _timed(plan: _Plan, job: Job | None, names: Sequence[str]) -> PlanTiming | None:
+    """Times the passes of this machine, from which its rows are planned afterwards; None where it runs none."""
+    if job is None:
+        raise InputError(
+            f"--profile runs the model, and {plan.model.source.argument} is a recorded trace.",
+            ["name the job it is of", "leave out --profile"],
+        )
+    check_profiles_here(names, plan.catalog)
+    if plan.model.servers != 1:
+        raise InputError("--profile times one server, and --servers are several.", ["leave out --servers", "no --profile"])
+    device, untimed = device_of(HERE, plan.catalog), plan.row(HERE)
+    plan.remarks.clear()
+    if untimed.forward is None:
+        return None
+    load = plan.load.at(plan.rate_per_s)
+    profile = plan.model.time(
+        device,
+        lambda passes: forward_profile(job, passes, device, engine=plan.model.engine, load=load, rate_per_s=plan.rate_per_s),
+    )
+    return PlanTiming(profile, untimed)
 
 
 class _Plan:
@@ -112,7 +150,16 @@ class _Plan:
         is_measured: False once this machine has a row that rests on figures of other machines.
     """
 
-    def __init__(self, catalog: Catalog, model: JobPasses, load: LoadShape, limits: Limits, rate_per_s: float) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        model: JobPasses,
+        load: LoadShape,
+        limits: Limits,
+        rate_per_s: float,
+        lengths: SampleLengths | None = None,
+    ) -> None:
+        self.lengths = lengths
         self.catalog, self.model, self.load, self.limits, self.rate_per_s = catalog, model, load, limits, rate_per_s
         self.remarks: list[Note] = []
         self.compiled: list[str] = []
@@ -130,8 +177,8 @@ class _Plan:
         device = device_of(text, self.catalog)
         name = device.cluster.name
         try:
-            passes = self.model.passes(device)
             instance, saturation = solved or best_batches(self.model.instances(device), self.load, self.limits)
+            passes = self.model.passes(server_part(device, instance.servers))
             row = row_of(
                 name,
                 instance,
@@ -146,20 +193,22 @@ class _Plan:
             if error.code in ABOUT_THE_JOB:
                 raise
             return ServingRow(name, reason=error.what)
+        threads = threads_of(device, instance.servers)
         row = replace(
             row,
             offer=price_source(device.offer),
             latency={name: latency for name, latency in row.latency.items() if name == "latency_s"},
             usd_per_million_output=None,
             usd_per_million_tokens=None,
-            forward=passes.of(instance.policy),
+            forward=passes.of(instance.policy, servers=instance.servers, threads=threads),
             owned=device.spec.machine is not None,
-            launch=graph_line(self.model.engine, batch=instance.policy.batch, threads=device.chip.sm_count),
+            launch=graph_line(self.model.engine, batch=instance.policy.batch, threads=threads or device.chip.sm_count),
         )
         if family(device.chip) == "systolic":
             self.compiled.append(name)
         if device.spec.machine is not None:
-            self.is_measured = passes.forecasts[1].provenance["step_time_s"] == MEASURED
+            measured = passes.forecasts[1].provenance["step_time_s"] == MEASURED
+            self.is_measured = measured or passes.profile is not None
             self.remarks.append(self._remark(device, row, (instance, saturation)))
         return row
 
@@ -183,6 +232,7 @@ class _Plan:
             p99_s=latency.value,
             low_s=latency.low,
             high_s=latency.high,
+            servers=instance.servers,
         )
 
     def assumed(self, requested: ServingSettings) -> tuple[Note, ...]:
@@ -191,7 +241,8 @@ class _Plan:
         compiled = ", ".join(dict.fromkeys(self.compiled))
         return (
             notes.one_pass_a_request(),
-            *((notes.tokens_are_read_alone(tokens=tokens),) if tokens > 1 else ()),
+            *((notes.tokens_are_read_alone(tokens=tokens),) if tokens > 1 and self.lengths is None else ()),
+            *(() if self.lengths is None else self.lengths.notes),
             _engine_note(requested),
             *((notes.passes_are_compiled(chips=compiled),) if compiled else ()),
             *(() if self.model.batch else (notes.batches_that_serve_most(most=MOST),)),
@@ -214,8 +265,11 @@ def _of_rows(rows: Sequence[ServingRow], *, named: str | None) -> tuple[Note, ..
     for row in rows:
         if row.forward is not None:
             devices.setdefault(row.forward.precision, []).append(row.device)
+    shared = [(row.device, row.forward.servers, row.forward.threads) for row in rows if row.forward is not None]
+    servers = "; ".join(f"{name}: {count} of {threads} threads" for name, count, threads in shared if count > 1)
     precisions = "; ".join(f"{name}: {', '.join(of)}" for name, of in devices.items())
     return (
         *(() if named else (notes.fastest_precisions(precisions=precisions),)),
+        *((notes.servers_share_a_processor(servers=servers),) if servers else ()),
         *((notes.a_copy_on_each_device(),) if any(":" in row.device for row in rows) else ()),
     )

@@ -12,9 +12,7 @@ PYTORCH = "pytorch"
 MOST_BATCH = 100_000
 # Settings of jobs that write text, by what a job of forward passes has in their place.
 _OF_TEXT = {
-    "input": "--seq-len or --image-size, the sizes of a sample",
     "output": "--seq-len or --image-size, the sizes of a sample",
-    "spread": "--seq-len or --image-size, the sizes of a sample",
     "prefix_hits": "",
     "weights": "--precision, the number formats of a pass",
     "cache": "--precision, the number formats of a pass",
@@ -27,7 +25,7 @@ _OF_PASSES = {
     "batch": "--on and --rate: an engine's batches are as large as its memory lets them be",
     "window": "--on and --rate: an engine lets requests join at every iteration",
 }
-_OF_BOTH = {"slo", "precision", "engine", "budget"}
+_OF_BOTH = {"slo", "precision", "engine", "budget", "profile", "input", "spread"}
 _TEXT_JOB = "a job that writes text says Job(generate=...)"
 _PASS_JOB = "a job without generate=..., for its forward pass alone"
 

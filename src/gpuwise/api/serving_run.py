@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gpuwise.serving.profile import PassProfile
 
 ENGINES = {GroupServer: "pytorch", PackedServer: "transformers", EngineServer: "llama.cpp"}
+NEAR = 0.8  # of what is served at most with passes as slow as the interval reaches, from which on waiting is remarked on
 LATE = 0.05  # of the median latency, by which a client may be late before the result says so
 
 
@@ -168,7 +169,7 @@ def compared(plan: CheckPlan, outcome: LoadReplay, capacity: float | None, *, di
         late_s=outcome.late_s,
         interrupted=outcome.interrupted,
         assumption_notes=plan.notes,
-        remark_notes=(*_remarks(plan, outcome, measured, most=most.value), *disturbed),
+        remark_notes=(*_remarks(plan, outcome, measured, most=most.value), *_nearness(plan, forecasts, most), *disturbed),
     )
 
 
@@ -215,6 +216,27 @@ def _groups(plan: CheckPlan, outcome: LoadReplay) -> tuple[CheckedGroup, ...]:
 
 def _latencies_s(served: Served) -> tuple[float, ...]:
     return tuple(served.latency_s[np.isfinite(served.latency_s)].tolist())
+
+
+def _nearness(plan: CheckPlan, forecasts: Sequence[Served], most: Interval) -> tuple[Note, ...]:
+    """What waiting makes of slower passes, where the rate is near what is served at most.
+
+    Arguments:
+        forecasts: as forecast, with faster and with slower passes.
+        most: requests a second that are served while others always wait.
+    """
+    rate_per_s, slower = plan.rate_per_s, plan.server.spread[1]
+    if not NEAR * most.low < rate_per_s <= most.value:
+        return ()
+    as_forecast, _, slow = (np.nanpercentile(served.latency_s, 99) for served in forecasts)
+    return (
+        notes.waiting_multiplies_errors(
+            share=rate_per_s / most.value,
+            slower=slower,
+            longer=float(slow / as_forecast),
+            overloads=rate_per_s > most.low,
+        ),
+    )
 
 
 def _remarks(plan: CheckPlan, outcome: LoadReplay, measured: Served, *, most: float) -> tuple[Note, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpuwise.api.device_names import device_names
 from gpuwise.api.devices import device_of
 from gpuwise.api.engine_model import EngineModel
+from gpuwise.api.plan_timing import HERE, check_profiles_here, text_profile
 from gpuwise.api.serving_apart import ApartPlan
 from gpuwise.api.serving_arrivals import planned_load
 from gpuwise.api.serving_catalog import CatalogAnswer, CatalogInstances, answer_of_catalog
@@ -16,16 +17,17 @@ from gpuwise.api.serving_job_kinds import check_writes_text
 from gpuwise.api.serving_modes import engine_model, without_answer
 from gpuwise.api.serving_money import price_source, with_money
 from gpuwise.api.serving_terms import FleetTerms, energy_of
-from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
+from gpuwise.errors import GpuwiseError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
 from gpuwise.serving.api_price import parse_api_price
 from gpuwise.serving.closed_loop import row_of_clients
 from gpuwise.serving.engines import Engine, engine_of
-from gpuwise.serving.forecast import ServingForecast
+from gpuwise.serving.forecast import PlanTiming, ServingForecast
 from gpuwise.serving.instance import Instance
 from gpuwise.serving.launch import launch_line, longest_request, model_of
+from gpuwise.serving.profile import PassProfile, corrected_iterations
 from gpuwise.serving.rows import ServingRow, cheapest_first, row_of
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving_settings import ServingSettings
@@ -57,12 +59,17 @@ def text_plan(
     budget, api = requested.get("budget"), requested.get("api_price")
     budget_usd, api_price = None if budget is None else parse_usd(budget), None if api is None else parse_api_price(api)
 
+    profile: PassProfile | None = None
+    timing: PlanTiming | None = None
+    if requested.get("profile"):
+        check_profiles_here([] if on is None else device_names(on), catalog)
+        profile = text_profile(job, named, requested, load, catalog)
+        timing = PlanTiming(profile, _row(HERE, catalog, model, limits, terms))
+
     def row_of_device(text: str, solved: tuple[Instance, float] | None = None) -> ServingRow:
-        return _row(text, catalog, model, limits, terms, solved=solved)
+        return _row(text, catalog, model, limits, terms, solved=solved, profile=profile)
 
     answer: CatalogAnswer | None = None
-    if on is None and planned.clients:
-        raise InputError("--concurrency is planned on devices that are named.", ["--on h100-sxm,rtx-4090", "--rate 5/s"])
     if on is None:
         instances = CatalogInstances(
             catalog,
@@ -74,6 +81,7 @@ def text_plan(
             instance=lambda device, generation: model.instance(device, generation, load),
             terms=terms.terms,
             schedule=lambda device, offer: terms.schedule(offer, model.weight_bytes(device, model.of(device)) * device.devices),
+            clients=planned.clients,
         )
         answer = answer_of_catalog(instances, row_of_device, rate_per_s=rate_per_s)
     rows = answer.rows if answer else tuple(row_of_device(text) for text in device_names(on or ()))
@@ -110,6 +118,7 @@ def text_plan(
         ),
         model=model_of(job.name),
         arrivals=planned.arrivals,
+        timing=timing,
     )
     priced = () if planned.clients else tuple(row.fleet for row in rows if row.fleet is not None)
     fleets = answer.fleets if answer else priced
@@ -124,8 +133,14 @@ def _row(
     terms: FleetTerms,
     *,
     solved: tuple[Instance, float] | None = None,
+    profile: PassProfile | None = None,
 ) -> ServingRow:
-    """The row of a device. solved: an instance there with its saturation rate; None (default) searches for it."""
+    """The row of a device.
+
+    Arguments:
+        solved: an instance there with its saturation rate, or the most users; None (default) searches.
+        profile: of iterations on this machine, if it is the device; None (default) for those as forecast.
+    """
     device = device_of(text, catalog)
     name, load, rate_per_s = device.cluster.name, terms.load.shape, terms.load.rate_per_s
     try:
@@ -133,6 +148,9 @@ def _row(
         generation = model.of(device)
         offer, weight_bytes = terms.offer(device), model.weight_bytes(device, generation)
         instance, saturation = solved or (model.instance(device, generation, load), None)
+        if profile is not None and device.spec.machine is not None:
+            iterations = corrected_iterations(instance.iteration_s, profile)
+            instance = Instance(iterations, instance.policy, profile.spread)
         usd_per_hour = None if offer is None else offer.usd_per_hour
         if terms.load.clients:
             row = row_of_clients(
@@ -143,6 +161,7 @@ def _row(
                 clients=terms.load.clients,
                 weight_bytes=weight_bytes,
                 usd_per_hour=usd_per_hour,
+                most=None if saturation is None else int(saturation),
             )
         else:
             row = row_of(

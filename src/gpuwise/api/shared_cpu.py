@@ -35,14 +35,19 @@ def ranks_on_cpu(chip: Chip, ranks: int, *, memory_bytes: int | None) -> Cluster
         memory_bytes: what programs can use on the machine; None where unknown.
     """
     of_each = None if memory_bytes is None else memory_bytes // ranks
-    threads, cores = chip.achieved.threads if chip.achieved else 0, chip.sm_count or 0
-    measured_cores = min(threads or cores, cores)  # of its figures: OMP_NUM_THREADS may have been below the cores
-    share = min(1.0, cores / ranks / measured_cores) if measured_cores else 1 / ranks
+    cores, share = chip.sm_count or 0, share_of_cpu(chip, ranks)
     link = gloo_link(chip, ranks)
     crowded = max(1.0, ranks / cores) if cores else 1.0
     inside = replace(link, latency_s=(link.latency_s or 0.0) + AROUND_A_CALL_S * crowded)
     shared_cores = cores if 0 < cores < ranks else None
     return Cluster(slice_of(chip, share), ranks, inside=inside, memory_bytes=of_each, shared_cores=shared_cores)
+
+
+def share_of_cpu(chip: Chip, parts: int) -> float:
+    """The share of a processor's figures that one of so many equal parts of its cores has, at most 1."""
+    threads, cores = chip.achieved.threads if chip.achieved else 0, chip.sm_count or 0
+    measured_cores = min(threads or cores, cores)  # of its figures: OMP_NUM_THREADS may have been below the cores
+    return min(1.0, cores / parts / measured_cores) if measured_cores else 1 / parts
 
 
 def shared_cpu_note(chip: Chip, ranks: int) -> Note:

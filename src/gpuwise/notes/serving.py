@@ -199,6 +199,20 @@ def machine_not_measured() -> str:
     return "this machine's speed is not measured: after `gpuwise measure` forecasts are closer and intervals narrower"
 
 
+@kind_of_note(flag="--rate")
+def waiting_multiplies_errors(*, share: float, slower: float, longer: float, overloads: bool) -> str:
+    """The rate is near what is served at most, so a small error of passes is a large one of waiting.
+
+    share: the rate over what is served at most. slower: times of passes at the end of their interval over the forecast.
+    longer: what that makes of the 99th percentile of latency. overloads: whether less than the rate is then served.
+    """
+    words = (
+        f"the rate is {share:.0%} of what is served at most, where waiting multiplies errors: with passes {slower:.3g} times "
+        f"as long, as their interval reaches, the slowest 1 % of answers take {longer:.3g} times as long"
+    )
+    return words + (", and more so the longer the load lasts, since the rate is then above what is served" if overloads else "")
+
+
 @kind_of_note()
 def clients_were_late(*, late_ms: float, share: float) -> str:
     """The machine was too busy to send requests in time. share: of the median latency."""

@@ -24,6 +24,27 @@ def tokens_are_read_alone(*, tokens: int) -> str:
     )
 
 
+@kind_of_note(flag="--input")
+def lengths_of_samples(*, tokens: float, variation: float, longest: int) -> str:
+    """Samples of a forward pass differ in their tokens. variation: standard deviation over the mean."""
+    return (
+        f"a request reads {tokens:,.0f} tokens at once on average (--input); lengths are log-normal, their standard deviation "
+        f"{variation:g} times that (--spread), and cut to {longest:,}"
+    )
+
+
+@kind_of_note(flag="--buckets")
+def padded_to_the_longest() -> str:
+    """Batches are of samples as they come."""
+    return "samples of a batch are padded to the longest of them; --buckets 64,128,512 runs those of similar length together"
+
+
+@kind_of_note(flag="--buckets")
+def padded_to_buckets(*, buckets: str) -> str:
+    """Batches are of samples of similar length. buckets: the most tokens of each."""
+    return f"a batch is of samples of one bucket ({buckets} tokens), and padded to its end; the oldest request says of which"
+
+
 @kind_of_note()
 def plain_pytorch(*, passes: str) -> str:
     """What runs the forward passes. passes: eager or compiled."""
@@ -72,6 +93,15 @@ def no_window() -> str:
     return "an idle server starts with the first request, a busy one takes all that have come; --window lets it wait for more"
 
 
+@kind_of_note(flag="--servers")
+def servers_share_a_processor(*, servers: str) -> str:
+    """Several servers share a processor. servers: how many of each, and their threads."""
+    return (
+        f"servers on one processor are processes with a copy of the model each, which take from one line ({servers}). A pass "
+        "is priced as if all ran: with its part of cores, caches, bandwidth and memory; --servers changes it"
+    )
+
+
 @kind_of_note()
 def a_copy_on_each_device() -> str:
     """Several devices of a machine do not share a pass."""
@@ -108,15 +138,25 @@ def pass_is_too_slow(*, chips: str) -> str:
 
 @kind_of_note()
 def machine_for_requests(
-    *, verdict: str, kind: str, rate_per_s: float, highest_per_s: float, p99_s: float, low_s: float, high_s: float
+    *,
+    verdict: str,
+    kind: str,
+    rate_per_s: float,
+    highest_per_s: float,
+    p99_s: float,
+    low_s: float,
+    high_s: float,
+    servers: int = 1,
 ) -> str:
     """Whether this machine is enough for the requests, where it is among the devices.
 
     verdict: enough, uncertain (not with passes as slow as the 90 % interval reaches) or not-enough. kind: CPU or GPU.
-    highest_per_s: the highest rate within the limits. p99_s: 99th percentile of latency, with its interval.
+    highest_per_s: the highest rate within the limits. p99_s: 99th percentile of latency, with its interval. servers: that
+    share it.
     """
     rate, highest = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (rate_per_s, highest_per_s))
     words = f"your {kind} {_VERDICTS.get(verdict, verdict)} for {rate}/s: it serves at most {highest}/s"
+    words += f" with {servers} servers on it" if servers > 1 else ""
     if verdict == "not-enough":
         return words
     seen = f"99 % of answers take at most {format_duration(p99_s)} ({format_duration(low_s)} to {format_duration(high_s)})"

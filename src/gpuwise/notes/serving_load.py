@@ -31,6 +31,12 @@ def replayed_requests(*, file: str, count: int, replayed: int, rate_per_s: float
     return f"{file}: {count:,} requests in {format_duration(86_400 * days)}, {rate_per_s:.3g} a second{part}"
 
 
+@kind_of_note(flag="--trace")
+def lengths_of_requests(*, file: str, count: int) -> str:
+    """Users who wait send requests that are as long as those of a file."""
+    return f"{file}: requests are as long as its {count:,}, in a random order; their times are not read, since users wait"
+
+
 @kind_of_note(flag="--rate")
 def scaled_requests(*, factor: float) -> str:
     """The gaps of a file are scaled to the rate that the user names. factor: rate over that of the file."""

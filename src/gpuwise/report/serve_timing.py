@@ -8,8 +8,11 @@ from math import isfinite
 from rich.console import RenderableType
 
 from gpuwise.report.parts import TextTable, columns, grid, heading
+from gpuwise.report.serving_choice import rate_words
 from gpuwise.serving.check import CheckedFigure, CheckTiming
+from gpuwise.serving.forecast import PlanTiming
 from gpuwise.serving.profile import FORWARD, PROMPT, TOKEN, PassProfile, TimedPass
+from gpuwise.serving.rows import ServingRow
 from gpuwise.units import format_duration
 
 PASSES = {FORWARD: "forward", PROMPT: "prompts", TOKEN: "a token each"}
@@ -22,12 +25,38 @@ def timing_parts(timing: CheckTiming, *, generates: bool) -> list[RenderableType
     generates: whether answers have a first token before their last one.
     """
     return [
-        heading("passes timed before the load"),
-        _passes(timing.profile),
-        grid(_summary(timing.profile)),
+        *_profile("passes timed before the load", timing.profile),
         heading("forecast without timing"),
         _untimed(timing, NAMES if generates else {"latency_s": "latency"}),
     ]
+
+
+def plan_timing_parts(timing: PlanTiming, row: ServingRow, *, generates: bool) -> list[RenderableType]:
+    """The timed passes beside their forecasts, then this machine's row with them and without.
+
+    Arguments:
+        row: from the timed passes.
+        generates: as for timing_parts.
+    """
+    names = NAMES if generates else {"latency_s": "latency"}
+    headers = ["here", "how many", "one serves", *(f"{words} p{level}" for words in names.values() for level in (50, 99))]
+    rows = [_planned("from timed passes", row, names), _planned("as forecast", timing.untimed, names)]
+    return [
+        *_profile("passes timed before the plan", timing.profile),
+        heading("with and without timing"),
+        columns(headers, rows, right=headers[1:]),
+    ]
+
+
+def _planned(words: str, row: ServingRow, names: Mapping[str, str]) -> list[str]:
+    if not row.replicas:
+        return [words, "0", row.reason, *([""] * 2 * len(names))]
+    seconds = [value for name in names for value in (row.latency[name].p50, row.latency[name].p99)]
+    return [words, f"{row.replicas:,}", rate_words(row.saturation_rate), *(format_duration(each.value) for each in seconds)]
+
+
+def _profile(title: str, profile: PassProfile) -> list[RenderableType]:
+    return [heading(title), _passes(profile), grid(_summary(profile))]
 
 
 def _passes(profile: PassProfile) -> TextTable:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from gpuwise.cost.forecast import Interval
 from gpuwise.report.parts import UNKNOWN, TextTable, columns, notes, percent
+from gpuwise.report.serve_timing import plan_timing_parts
 from gpuwise.report.serving_choice import choice_parts, rate_words, small_usd
 from gpuwise.report.serving_forward import forward_report
 from gpuwise.report.serving_running import running_parts
@@ -36,6 +37,9 @@ def serving_report(forecast: ServingForecast) -> Group:
         *choice_parts(forecast),
         *running_parts(forecast),
     ]
+    if forecast.timing is not None:
+        here = next(row for row in forecast.rows if row.device == forecast.timing.untimed.device)
+        parts += plan_timing_parts(forecast.timing, here, generates=forecast.generates)
     parts += notes("how they serve", [f"{row.device}: {row.mode.words}" for row in served if row.mode is not None])
     parts += notes("no answer", [f"{row.device}: {row.reason}" for row in forecast.rows if not row.replicas])
     parts += notes("assumed", forecast.assumptions)

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuwise.report.parts import UNKNOWN, TextTable, columns, notes, percent
+from gpuwise.report.serve_timing import plan_timing_parts
 from gpuwise.report.serving_choice import choice_parts, rate_words, small_usd
 from gpuwise.serving.forecast import ServingForecast
 from gpuwise.serving.instance import Latency
@@ -27,6 +28,9 @@ def forward_report(forecast: ServingForecast) -> Group:
     parts: list[RenderableType] = [Text(title + (within if isfinite(limits.latency_s) else ""), style="bold")]
     parts += [Text(f"\n{remark}") for remark in forecast.remarks]
     parts += [Text(""), _table(served), *choice_parts(forecast)]
+    if forecast.timing is not None:
+        here = next(row for row in forecast.rows if row.device == forecast.timing.untimed.device)
+        parts += plan_timing_parts(forecast.timing, here, generates=forecast.generates)
     parts += notes("why", [_why(row) for row in served[:2]])
     parts += notes("no answer", [f"{row.device}: {row.reason}" for row in forecast.rows if not row.replicas])
     parts += notes("assumed", forecast.assumptions)
@@ -54,7 +58,7 @@ def _row(row: ServingRow) -> list[str]:
         f"{row.replicas:,}",
         percent(row.load),
         row.forward.precision,
-        f"{row.forward.batch:,}",
+        f"{row.forward.batch:,}" + (f" on each of {row.forward.servers} servers" if row.forward.servers > 1 else ""),
         format_duration(window_s) if window_s else "none",
         rate_words(row.saturation_rate),
         *_latencies(latency),

@@ -1,4 +1,4 @@
-"""rate_bound: requests a second that no instance exceeds, in closed form, without a queue.
+"""rate_bound, clients_bound: what no instance exceeds, in closed form, without a queue.
 
 An instance is busiest where as many sequences as its cache holds decode all the time, each iteration with the part of a prompt
 that keeps their number constant. Time per token falls with the batch, so nothing serves more. A limit of the time per output
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
 
 from gpuwise.serving.continuous import IterationTime
 from gpuwise.serving.generation import Generation
@@ -53,6 +56,24 @@ def rate_bound(instance: Instance, means: LoadMeans, limits: Limits) -> float:
         return 0.0
     batch = _largest_within(instance.iteration_s, means, most, limits.tpot_s) if limits.share >= STRICT else most
     return SLACK * batch / (means.written * _iteration_s(instance.iteration_s, means, batch))
+
+
+def clients_bound(rate_per_s: float, load: Requests, limits: Limits, *, most: int) -> int:
+    """Users, at most `most`, of whom an instance serves no more within the limits: by Little's law, those that are there are
+    the requests that end a second times the seconds that each of them takes.
+
+    rate_per_s: requests a second that the instance does not exceed, as rate_bound gives them.
+
+    Requests beyond the limits are the long ones, so the mean request takes longer than the limit in no larger proportion than
+    the mean length exceeds the longest one that must be within it.
+    """
+    if limits.share < STRICT or not rate_per_s:
+        return most if rate_per_s else 0
+    lengths = (load.input_tokens, load.output_tokens)
+    skew = max(1.0, *(float(tokens.mean() / np.quantile(tokens, limits.share)) for tokens in lengths))
+    further_s = limits.tpot_s * float(load.output_tokens.mean() - 1) if limits.tpot_s < np.inf else np.inf
+    seconds = min(limits.latency_s, limits.ttft_s + further_s)
+    return most if seconds == np.inf else min(most, ceil(rate_per_s * skew * seconds))
 
 
 def _iteration_s(iteration_s: IterationTime, means: LoadMeans, batch: int) -> float:

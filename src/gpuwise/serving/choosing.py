@@ -28,6 +28,7 @@ class Contender:
         narrower: starts the simulations: ever narrower bounds of that rate, the last pair equal, (0, 0) where it serves none.
         larger: what is considered in its place where it serves none; None (default) for nothing.
         schedule: when how many of it run; all the time as many by default.
+        share: of its saturation rate that one instance is given; MOST_SHARE by default.
         low: its saturation rate, at least.
     """
 
@@ -37,6 +38,7 @@ class Contender:
     narrower: Callable[[], Iterator[tuple[float, float]]]
     larger: Contender | None = None
     schedule: FleetSchedule = CONSTANT
+    share: float = MOST_SHARE
     low: float = field(default=0.0, init=False)
     _bounds: Iterator[tuple[float, float]] | None = field(default=None, init=False)
 
@@ -53,12 +55,12 @@ class Contender:
     @property
     def floor(self) -> Fleet:
         """Costs no more than this kind of instance."""
-        return Fleet(self.device, self.usd_per_hour, MOST_SHARE * self.high, self.schedule)
+        return Fleet(self.device, self.usd_per_hour, self.share * self.high, self.schedule)
 
     @property
     def ceiling(self) -> Fleet | None:
         """Costs no less than it; None while it may serve no rate."""
-        return Fleet(self.device, self.usd_per_hour, MOST_SHARE * self.low, self.schedule) if self.low else None
+        return Fleet(self.device, self.usd_per_hour, self.share * self.low, self.schedule) if self.low else None
 
     def narrow(self) -> None:
         """Simulates one more load."""
@@ -81,8 +83,9 @@ class Choice:
     dearer: tuple[Contender, ...]
 
 
-def choose(contenders: Sequence[Contender], *, rate_per_s: float, up_to: float, count: int) -> Choice:
-    """Makes exact the `count` cheapest kinds of instance at a rate, and each that is cheapest at any rate to `up_to`."""
+def choose(contenders: Sequence[Contender], *, rate_per_s: float, up_to: float | None, count: int) -> Choice:
+    """Makes exact the `count` cheapest kinds of instance at a rate, and each that is cheapest at any rate to `up_to`; None
+    for at that rate alone. In a closed loop a rate is a number of users."""
     waiting = list(contenders)
     exact, fails, dearer = list[Contender](), list[Contender](), list[Contender]()
     while waiting:
@@ -105,10 +108,12 @@ def choose(contenders: Sequence[Contender], *, rate_per_s: float, up_to: float, 
     return Choice(tuple(exact), tuple(fails), tuple(dearer))
 
 
-def _may_matter(floor: Fleet, others: Sequence[Fleet], rate_per_s: float, up_to: float, count: int) -> bool:
+def _may_matter(floor: Fleet, others: Sequence[Fleet], rate_per_s: float, up_to: float | None, count: int) -> bool:
     usd_per_hour = floor.usd_per_hour_at(rate_per_s)
     if sum(fleet.usd_per_hour_at(rate_per_s) < usd_per_hour for fleet in others) < count:
         return True
+    if up_to is None:
+        return False
     # Prices rise with the rate, so a fleet is best against others where it is just full.
     rates = floor.steps(up_to)
     return bool(np.any(floor.usd_at_each(rates) < least_usd_per_hour(others, rates)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
+from gpuwise.serving.bounds import LoadMeans, clients_bound, rate_bound
 from gpuwise.serving.fleets import Fleet
 from gpuwise.serving.instance import A_CLIENT, Instance, LoadShape, latencies
 from gpuwise.serving.rows import ServingRow, row_alone, with_price
@@ -22,13 +24,35 @@ def most_clients(within: Callable[[int], bool], most: int) -> int:
 
     within: whether the limits hold for so many; more users never make it true again.
     """
+    *_, (low, _) = narrowing(within, most)
+    return low
+
+
+def narrowing(within: Callable[[int], bool], most: int) -> Iterator[tuple[int, int]]:
+    """Ever narrower bounds of that number, one pair after each number of users that was tried; the last pair is equal."""
     if within(most):
-        return most
+        yield most, most
+        return
     low, high = 0, most
+    yield low, high - 1
     while high - low > 1:
         middle = (low + high) // 2 if low else max(1, high // 8)
         low, high = (middle, high) if within(middle) else (low, middle)
-    return low
+        yield low, high - 1
+
+
+def narrowing_of(instance: Instance, load: LoadShape, limits: Limits, clients: int) -> Iterator[tuple[int, int]]:
+    """Ever narrower bounds of the most users, up to `clients`, of whom an instance serves enough within the limits.
+
+    Numbers above the closed form of gpuwise.serving.bounds are not simulated.
+    """
+    drawn = load.at(1.0)
+    bound = clients_bound(rate_bound(instance, LoadMeans.of(drawn), limits), drawn, limits, most=clients)
+    return narrowing(partial(_are_within, instance, load, limits, bound), clients)
+
+
+def _are_within(instance: Instance, load: LoadShape, limits: Limits, bound: int, clients: int) -> bool:
+    return clients <= bound and limits.hold(served_steadily(instance, load, clients)[0])
 
 
 def served_steadily(instance: Instance, load: LoadShape, clients: int, *, factor: float = 1.0) -> tuple[Served, float]:
@@ -57,13 +81,17 @@ def row_of_clients(
     clients: int,
     weight_bytes: int,
     usd_per_hour: float | None,
+    most: int | None = None,
 ) -> ServingRow:
-    """The row of a device for so many users of all instances. Arguments as for gpuwise.serving.forecast.row_of.
+    """The row of a device for so many users of all instances. Arguments as for gpuwise.serving.rows.row_of.
+
+    most: users, up to `clients`, whom one instance serves within the limits; None (default) searches for them.
 
     Each instance has its own users, as equal in number as can be.
     """
     base = row_alone(device, instance, load, limits, weight_bytes=weight_bytes)
-    most = most_clients(lambda number: limits.hold(served_steadily(instance, load, number)[0]), clients)
+    if most is None:
+        *_, (most, _) = narrowing_of(instance, load, limits, clients)
     if not most:
         return base
     fleet = Fleet(device, usd_per_hour or 0.0, float(most))

@@ -9,8 +9,25 @@ from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.printed import Printed
 from gpuwise.serving.api_price import ApiPrice
 from gpuwise.serving.fleets import Fleet, RateRange
+from gpuwise.serving.profile import PassProfile
 from gpuwise.serving.rows import ServingRow
 from gpuwise.serving.saturation import Limits
+
+
+@dataclass(frozen=True)
+class PlanTiming:
+    """Passes that were timed on this machine before the plan was made.
+
+    Attributes:
+        profile: of the model's passes.
+        untimed: this machine's row from the passes as forecast.
+    """
+
+    profile: PassProfile
+    untimed: ServingRow
+
+    def to_dict(self) -> dict[str, object]:
+        return {**self.profile.to_dict(), "forecast_without_timing": self.untimed.to_dict()}
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,6 +51,7 @@ class ServingForecast(Printed):
         fleets: those that by_rate chooses from.
         generates: whether the job generates tokens; else a request is one sample of a forward pass. True by default.
         remark_notes: whether this machine is enough, where it is among the rows.
+        timing: of this machine's passes, on which its row rests; None (default) where none were timed.
     """
 
     job: str
@@ -54,6 +72,7 @@ class ServingForecast(Printed):
     fleets: tuple[Fleet, ...] = ()
     generates: bool = True
     remark_notes: tuple[Note, ...] = ()
+    timing: PlanTiming | None = None
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -87,4 +106,5 @@ class ServingForecast(Printed):
             "remark_notes": to_dicts(self.remark_notes),
             "assumptions": list(self.assumptions),
             "assumption_notes": to_dicts(self.assumption_notes),
+            "timing": None if self.timing is None else self.timing.to_dict(),
         }

@@ -10,13 +10,15 @@ import numpy as np
 
 from gpuwise.cost.forecast import Interval
 from gpuwise.serving.bounds import SLACK, STRICT
-from gpuwise.serving.group_server import GroupServer
+from gpuwise.serving.group_server import scaled_groups
 from gpuwise.serving.instance import LoadShape, steady
+from gpuwise.serving.line import serve_line
+from gpuwise.serving.padded import PaddedTimes
 from gpuwise.serving.pass_times import ForwardTimes
 from gpuwise.serving.requests import Requests, requests
 from gpuwise.serving.saturation import Limits, saturation_rate
 from gpuwise.serving.served import Served
-from gpuwise.serving.windowed import WindowPolicy
+from gpuwise.serving.windowed import NO_COSTS, ServerCosts, WindowPolicy
 
 CLOSE = 0.03  # of the highest rate: a smaller batch that serves as much takes less memory; other seeds move a rate by as much
 
@@ -32,6 +34,8 @@ class BatchedPass:
         seconds: of a pass of a full batch.
         memory_bytes: bytes on a device during it.
         why: what takes most of it.
+        servers: processes of a device that run passes at once; 1 by default.
+        threads: of each, as many as its share of the cores; 0 (default) where it has all of them.
     """
 
     precision: str
@@ -40,21 +44,27 @@ class BatchedPass:
     seconds: Interval
     memory_bytes: int
     why: str
+    servers: int = 1
+    threads: int = 0
 
 
 @dataclass(frozen=True)
 class ForwardInstance:
-    """A machine with a server of forward passes on each of its devices.
+    """A machine with servers of forward passes on each of its devices.
 
     Attributes:
-        times: of the passes of one device.
+        times: of the passes of one device, of samples that are alike or of different lengths.
         policy: how each server forms batches.
         copies: devices, each of which serves an equal share of the requests; 1 by default.
+        costs: what a server adds to passes; nothing by default.
+        servers: of each device, which take from one line; 1 by default. `times` are those of a pass while all of them run.
     """
 
-    times: ForwardTimes
+    times: ForwardTimes | PaddedTimes
     policy: WindowPolicy
     copies: int = 1
+    costs: ServerCosts = NO_COSTS
+    servers: int = 1
 
     @property
     def cache_tokens(self) -> int:
@@ -69,13 +79,16 @@ class ForwardInstance:
     @property
     def capacity(self) -> float:
         """Requests a second that end while others always wait: full batches, one after the other."""
-        return self.copies * self.policy.batch / self.times.pass_s(self.policy.batch)
+        seconds = self.costs.mean_jitter * self.times.pass_s(self.policy.batch) + self.costs.between_s
+        return self.copies * self.servers * self.policy.batch / seconds
 
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
         """What one device makes of its share of a load, where every pass takes `factor` times its forecast. A share arrives as
         the load does, as many times slower as there are devices: of a Poisson load it is a Poisson load, too."""
         share = replace(load, arrival_s=load.arrival_s * self.copies)
-        return GroupServer(self.times, self.policy).served(share, factor=factor)
+        group_s, costs = scaled_groups(self.times.group_s(share), factor), self.costs.scaled(factor)
+        buckets = self.times.bucket_of(share)
+        return serve_line(share, group_s, self.policy, servers=self.servers, bucket_of=buckets, costs=costs)
 
     def outcomes(self, load: Requests) -> tuple[Served, Served, Served]:
         """The outcome of a load as forecast, and with passes as much faster and slower as their spread says. Requests that met
@@ -84,9 +97,9 @@ class ForwardInstance:
         return as_forecast, fast, slow
 
     def alone(self, loads: LoadShape) -> Served:
-        """The outcome of one request with nobody else there. It waits for the window."""
-        one = np.ones(1, np.int64)
-        return self.served(requests(np.zeros(1), one, one))
+        """The outcome of the mean request with nobody else there. It waits for the window."""
+        tokens = np.full(1, max(1, round(loads.lengths.input_tokens)))
+        return self.served(requests(np.zeros(1), tokens, np.ones(1, np.int64)))
 
     def holds(self, loads: LoadShape, limits: Limits, rate_per_s: float) -> bool:
         """Whether the limits hold at a rate."""
@@ -99,12 +112,13 @@ class ForwardInstance:
 
 
 def best_batches(instances: Sequence[ForwardInstance], loads: LoadShape, limits: Limits) -> tuple[ForwardInstance, float]:
-    """The instance that serves most within the limits, and its saturation rate; of those within CLOSE the smallest batch.
+    """The instance that serves most within the limits, and its saturation rate; of those within CLOSE the one with the fewest
+    servers and the smallest batch.
 
     A batch whose capacity is below what another serves is not simulated, and one that does not hold at that rate not to the
     end. Passes of half the limit go first: a request mostly waits for one and runs in another.
 
-    instances: at least one; of one machine, with different batches.
+    instances: at least one; of one machine, with different batches and servers.
     """
 
     def likely(each: ForwardInstance) -> tuple[bool, float]:
@@ -119,19 +133,25 @@ def best_batches(instances: Sequence[ForwardInstance], loads: LoadShape, limits:
             rate = each.saturation_rate(loads, limits)
             best, highest = (each, rate) if rate > highest else (best, highest)
     nearly = (1 - CLOSE / 2) * highest
-    for each in sorted(instances, key=lambda each: each.policy.batch):
-        if highest and each.policy.batch < best.policy.batch and serves(each, nearly):
+    for each in sorted(instances, key=_size):
+        if highest and _size(each) < _size(best) and serves(each, nearly):
             return each, max(nearly, each.saturation_rate(loads, limits))
     return best, highest
 
 
-def rate_bound(times: ForwardTimes, limits: Limits) -> float:
+def _size(instance: ForwardInstance) -> tuple[int, int]:
+    return instance.servers, instance.policy.batch
+
+
+def rate_bound(times: ForwardTimes | PaddedTimes, limits: Limits) -> float:
     """Requests a second of one device that no batch exceeds within the limits; 0.0 where a pass of one sample is too slow.
 
     Whoever runs in a pass that is longer than the limit is beyond it, so nearly all requests run in passes that are not.
     Between two numbers of samples that are priced a pass is linear, so the samples a second of a pass are highest at one of
-    them, or where it takes as long as the limit.
+    them, or where it takes as long as the limit. Samples of different lengths have the bound of full batches without a limit.
     """
+    if isinstance(times, PaddedTimes):
+        return max(size / times.pass_s(size) for size in times.sizes)
     limit_s = pass_limit_s(limits)
     sizes = sorted(times.passes)
     if times.pass_s(sizes[0]) > limit_s:

@@ -121,7 +121,7 @@ class GroupServer(CheckedServer):
         return replace(self, times=corrected_groups(self.times, profile), costs=profile.costs)
 
     def served(self, load: Requests, *, factor: float = 1.0) -> Served:
-        return serve_groups(load, _scaled(self.times.group_s(load), factor), self.policy, costs=self.costs.scaled(factor))
+        return serve_groups(load, scaled_groups(self.times.group_s(load), factor), self.policy, costs=self.costs.scaled(factor))
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,8 @@ class PackedServer(IterationServer):
     """Transformers' continuous batching."""
 
 
-def _scaled(group_s: GroupTime, factor: float) -> GroupTime:
+def scaled_groups(group_s: GroupTime, factor: float) -> GroupTime:
+    """The same groups, which take `factor` times as long."""
     if factor == 1:
         return group_s
 

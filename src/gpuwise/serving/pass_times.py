@@ -47,6 +47,19 @@ class ForwardTimes:
         """Seconds of a forward pass."""
         return self._by_samples[min(samples, len(self._by_samples)) - 1]
 
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of samples that are priced."""
+        return sorted(self.passes)
+
+    def interval(self, samples: int) -> Interval:
+        """A pass that is priced, with its 90 % interval."""
+        return self.passes[samples]
+
+    def bucket_of(self, load: Requests) -> list[int] | None:
+        """Requests do not differ, so all run together."""
+        return None
+
     @cached_property
     def _by_samples(self) -> list[float]:
         """Seconds of passes of 1, 2, 3 and more samples: loads look them up thousands of times."""

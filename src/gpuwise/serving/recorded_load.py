@@ -1,14 +1,16 @@
-"""RecordedLoad: a load whose arrivals and lengths come from a file of requests."""
+"""RecordedLoad, RecordedLengths: loads whose arrivals and lengths, or lengths alone, come from a file of requests."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
 from gpuwise.errors import InputError
+from gpuwise.serving.arrivals import bursty
 from gpuwise.serving.days import HOURS, DayCurve, day_of
-from gpuwise.serving.instance import LoadShape
+from gpuwise.serving.instance import COUNT, LoadShape
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.request_log import RequestLog
 from gpuwise.serving.requests import Requests, requests
@@ -41,23 +43,46 @@ class RecordedLoad(LoadShape):
         return replace(load, arrival_s=load.arrival_s * (self.recorded_per_s / rate_per_s))
 
 
+@dataclass(frozen=True)
+class RecordedLengths(LoadShape):
+    """Requests as long as those of a file, in a random order. One comes again only after all others have.
+
+    Attributes:
+        recorded: the requests of the file, all at once.
+    """
+
+    recorded: Requests | None = None
+
+    def at(self, rate_per_s: float, *, count: int = COUNT) -> Requests:
+        """So many requests at a rate."""
+        assert self.recorded is not None
+        rng = np.random.default_rng(self.seed)
+        arrival_s = bursty(rate_per_s, count=count, variation=self.variation, rng=rng)
+        rounds = [rng.permutation(len(self.recorded)) for _ in range(ceil(count / len(self.recorded)))]
+        return replace(self.recorded.of(np.concatenate(rounds)[:count]), arrival_s=arrival_s)
+
+
+def recorded_lengths(log: RequestLog, *, cached_share: float, longest: int | None) -> tuple[RecordedLengths, int]:
+    """The lengths of a file's requests, and how many of them are cut to the model's context of `longest` tokens.
+
+    Raises InputError where most requests exceed that.
+    """
+    read, written, cut = _within(log.name, log.input_tokens, log.output_tokens, longest=longest)
+    load = RecordedLengths(
+        lengths_of(read, written, longest=longest),
+        cached_share=cached_share,
+        recorded=requests(np.zeros(len(read)), read, written, cached_share=cached_share),
+    )
+    return load, cut
+
+
 def recorded_load(log: RequestLog, *, cached_share: float, longest: int | None) -> tuple[RecordedLoad, int]:
     """The busiest WINDOW requests of a file, and how many of them are cut to the model's context of `longest` tokens.
 
     Raises InputError where most requests exceed that.
     """
     window = busiest(log)
-    read, written = log.input_tokens[window], log.output_tokens[window]
-    cut = 0
-    if longest is not None:
-        cut = int(np.sum(read + written > longest))
-        if 2 * cut > len(read):
-            raise InputError(
-                f"{cut:,} of {len(read):,} requests of {log.name} exceed the model's context of {longest:,} tokens.",
-                ["take a model with a longer context", "requests of a shorter kind"],
-            )
-        read = np.minimum(read, longest - 1)
-        written = np.minimum(written, longest - read)
+    read, written, cut = _within(log.name, log.input_tokens[window], log.output_tokens[window], longest=longest)
     arrival_s = log.arrival_s[window] - log.arrival_s[window][0]
     if not arrival_s[-1]:
         raise InputError(f"the busiest {len(arrival_s):,} requests of {log.name} all come at the same time.")
@@ -68,6 +93,20 @@ def recorded_load(log: RequestLog, *, cached_share: float, longest: int | None) 
         recorded_per_s=(len(arrival_s) - 1) / float(arrival_s[-1]),
     )
     return load, cut
+
+
+def _within(name: str, read: np.ndarray, written: np.ndarray, *, longest: int | None) -> tuple[np.ndarray, np.ndarray, int]:
+    """Tokens read and written within the model's context, and how many requests are cut."""
+    if longest is None:
+        return read, written, 0
+    cut = int(np.sum(read + written > longest))
+    if 2 * cut > len(read):
+        raise InputError(
+            f"{cut:,} of {len(read):,} requests of {name} exceed the model's context of {longest:,} tokens.",
+            ["take a model with a longer context", "requests of a shorter kind"],
+        )
+    read = np.minimum(read, longest - 1)
+    return read, np.minimum(written, longest - read), cut
 
 
 def busiest(log: RequestLog) -> slice:

@@ -73,8 +73,11 @@ class RequestLog:
         return (len(self.arrival_s) - 1) / self.span_s
 
 
-def read_log(path: str | os.PathLike[str]) -> RequestLog:
-    """The requests of a file. Raises FileFormatError, which names the file, the line, and what is wrong with it."""
+def read_log(path: str | os.PathLike[str], *, timed: bool = True) -> RequestLog:
+    """The requests of a file. Raises FileFormatError, which names the file, the line, and what is wrong with it.
+
+    timed: whether arrivals are read. If False, none are needed, and requests are in the order of the file, a second apart.
+    """
     target = Path(path)
     try:
         with open_regular(target) as file:
@@ -85,7 +88,7 @@ def read_log(path: str | os.PathLike[str]) -> RequestLog:
                     [f"a part of it: head -n 1000000 {target.name} > part{target.suffix}"],
                 )
             text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-            return _Reader(target, text).log()
+            return _Reader(target, text, timed=timed).log()
     except OSError as error:
         raise FileFormatError(
             f"cannot read {target}: {reason_of(error)}.", ["name a file that can be read: --trace FILE"]
@@ -97,7 +100,8 @@ def read_log(path: str | os.PathLike[str]) -> RequestLog:
 class _Reader:
     """Reads one file."""
 
-    def __init__(self, path: Path, text: io.TextIOWrapper) -> None:
+    def __init__(self, path: Path, text: io.TextIOWrapper, *, timed: bool) -> None:
+        self._timed = timed
         self._path, self._text, self._line = path, text, 0
         self._columns: tuple[str, ...] = ()
         self._scale, self._is_date = 1.0, False
@@ -105,8 +109,9 @@ class _Reader:
     def log(self) -> RequestLog:
         seconds, read, written, failed = array("d"), array("q"), array("q"), 0
         lines = self._objects() if self._begins_with("{") else self._cells()
-        for time, tokens_read, tokens_written in lines:
-            at_s, inputs, outputs = self._seconds(time), self._tokens(tokens_read), self._tokens(tokens_written)
+        for *time, tokens_read, tokens_written in lines:
+            inputs, outputs = self._tokens(tokens_read), self._tokens(tokens_written)
+            at_s = self._seconds(*time) if self._timed else float(len(seconds))
             if inputs and outputs:
                 seconds.append(at_s)
                 read.append(inputs)
@@ -114,11 +119,13 @@ class _Reader:
             else:
                 failed += 1
         at = np.array(seconds)
-        if len(at) < 2 or at.min() == at.max():
+        if self._timed and (len(at) < 2 or at.min() == at.max()):
             raise FileFormatError(
                 f"{self._path} has {len(at):,} requests with tokens; a load has at least two, which come at different times.",
                 [EXAMPLE],
             )
+        if not len(at):
+            raise FileFormatError(f"{self._path} has no request with tokens.", [EXAMPLE])
         order = np.argsort(at, kind="stable")
         unread = tuple(_printable(name) for name in self._columns if not _role(name))[:MOST_UNREAD]
         first_s = float(at.min() % 86_400) if self._is_date else 0.0
@@ -183,7 +190,8 @@ class _Reader:
         in_milliseconds = not by_role.get(TIME) or any(_plain(name) == "hashids" for name in columns)
         self._scale = 1e-3 if in_milliseconds else 1.0
         names: list[str] = []
-        for role, candidates in ((TIME, times), (INPUT, by_role.get(INPUT, [])), (OUTPUT, by_role.get(OUTPUT, []))):
+        of_times = ((TIME, times),) if self._timed else ()
+        for role, candidates in (*of_times, (INPUT, by_role.get(INPUT, [])), (OUTPUT, by_role.get(OUTPUT, []))):
             if len(candidates) != 1:
                 what = f"both {candidates[0]!r} and {candidates[1]!r} are" if candidates else "no column is"
                 raise self._wrong(f"{what} the {role}, of {', '.join(map(repr, self._columns[:12]))}")

@@ -63,6 +63,11 @@ class ServerCosts:
     between_s: float = 0.0
     jitter: tuple[float, ...] = ()
 
+    @property
+    def mean_jitter(self) -> float:
+        """The mean factor of a pass."""
+        return float(np.mean(self.jitter)) if self.jitter else 1.0
+
     def scaled(self, factor: float) -> ServerCosts:
         """The same with so many times the seconds."""
         return ServerCosts(tuple(factor * seconds for seconds in self.idle_s), factor * self.between_s, self.jitter)
