@@ -11,7 +11,7 @@ from gpuwise.cost.calibration import Calibration
 from gpuwise.cost.kernels.attention_decode import is_decode
 from gpuwise.cost.kernels.classes import groups
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES, Shapes
-from gpuwise.cost.kernels.times import ClassTimes, class_times
+from gpuwise.cost.kernels.times import ClassTimes, class_times, hardware_of
 from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family, multiplies
@@ -59,8 +59,9 @@ class EngineKernels:
         parameters: Parameters,
         calibration: Calibration,
     ) -> None:
-        self._cluster, self._costs, self._weights = cluster, costs, weights
+        self._cluster, self._costs, self._weights = cluster, costs.on(cluster.chip.vendor), weights
         self._precision, self._parameters, self._calibration = precision, parameters, calibration
+        self._of_few_rows = calibration.of_few_rows()
         self._on_cpu = family(cluster.chip) == "cpu"
 
     def pass_s(self, trace: Trace, weight_bytes: float, tokens: int, *, operations: int, is_head: bool = False) -> float:
@@ -75,18 +76,24 @@ class EngineKernels:
         kernels, communication = split_communication(trace)
         counts, seconds = kernels.counts(), self._costs.kernel_s * operations
         for group in groups(kernels):
-            shapes, dtype, slowdown = group.shapes, group.dtype, 1.0
+            shapes, dtype, slowdown, calls = group.shapes, group.dtype, 1.0, counts[group.rows]
+            few = tokens <= MATRIX_VECTOR_TOKENS
+            calibration = self._calibration
             if group.kernel_class.startswith("gemm"):
                 shapes = shapes.with_weights(weight_bytes) if weight_bytes else shapes
-                if self._on_cpu and self._costs.cpu_share and tokens <= MATRIX_VECTOR_TOKENS:
-                    seconds += self._read_s(shapes, counts[group.rows])
+                if self._on_cpu and self._costs.cpu_share and few:
+                    seconds += self._read_s(shapes, calls)
+                    continue
+                if self._unpacks and not few and not is_head:
+                    seconds += self._unpacked_s(group.kernel_class, dtype, shapes, calls)
                     continue
                 if not is_head and (arithmetic := self._arithmetic(tokens)):
                     shapes, dtype = shapes.computed_in(arithmetic), arithmetic
-                if tokens > MATRIX_VECTOR_TOKENS and not self._on_cpu:
-                    slowdown = self._costs.int8_products if dtype == "int8" else self._costs.other_products
-            times = self._times(group.kernel_class, dtype, shapes)
-            calls = counts[group.rows]
+                if few and not self._on_cpu:
+                    calibration = self._of_few_rows
+                elif not self._on_cpu:
+                    slowdown = self._costs.other_products
+            times = self._times(group.kernel_class, dtype, shapes, calibration)
             seconds += slowdown * float(times.device_s @ calls)
             grouped = [GROUPED in kernels.operations.name[row] for row in group.rows.tolist()]
             if any(grouped):
@@ -97,7 +104,7 @@ class EngineKernels:
             Exchange(each.operation, each.payload_bytes // each.calls, each.group, each.calls) for each in recorded
         )
 
-    def _times(self, kernel_class: str, dtype: str, shapes: Shapes) -> ClassTimes:
+    def _times(self, kernel_class: str, dtype: str, shapes: Shapes, calibration: Calibration | None = None) -> ClassTimes:
         """Times of operations of one class. dtype: computed in, "" where only bytes matter."""
         return class_times(
             kernel_class,
@@ -106,8 +113,22 @@ class EngineKernels:
             self._cluster.chip,
             precision=self._precision,
             parameters=self._parameters,
-            calibration=self._calibration,
+            calibration=calibration or self._calibration,
         )
+
+    @property
+    def _unpacks(self) -> bool:
+        """Whether products of many tokens unpack blocks of weights to int8, at a speed of the engine's own."""
+        return bool(self._weights.reading_arithmetic == "int8" and self._costs.products_per_clock and not self._on_cpu)
+
+    def _unpacked_s(self, kernel_class: str, dtype: str, shapes: Shapes, calls: NDArray[np.float64]) -> float:
+        """Seconds of products that unpack their weights. Scales of blocks are multiplied and added by vector units between
+        the integer products, so that a multiprocessor takes as many clocks on every generation, whatever its matrix units
+        could; or as long as the bytes take."""
+        hardware = hardware_of(self._cluster.chip, self._parameters)
+        of_chip = self._costs.products_per_clock * hardware.units * hardware.clock_hz
+        times = self._times(kernel_class, dtype, shapes)
+        return float(np.maximum(shapes.flops / 2 / of_chip, times.memory_s) @ calls + times.floor_s @ calls)
 
     def update_s(self, size_bytes: float) -> float:
         """Seconds of a kernel that reads so many bytes and writes them anew."""
@@ -153,7 +174,7 @@ class EngineKernels:
             shapes = attention_shapes(each, sequences=sequences, new=new, past=past)
             decodes = bool(is_decode(shapes.m, shapes.n)[0])
             times = self._times("attention_decode" if decodes else "attention", each.dtype, shapes)
-            seconds += each.layers * float(times.device_s[0])
+            seconds += each.layers * (float(times.device_s[0]) + self._costs.attention_s)
         return seconds
 
 
