@@ -71,7 +71,8 @@ def fitted_costs(chosen: list[LocalRun], engine: str) -> EngineCosts:
     costs = engine_of(engine).costs
 
     def of(kind: str, host: str) -> list[LocalRun]:
-        return [run for run in chosen if (run.engine, run.kind, run.host) == (engine, kind, host)]
+        own = (run for run in chosen if (run.engine, run.kind, run.host) == (engine, kind, host))
+        return [run for run in own if not run.is_of_launches]
 
     usual, macs = of("NVIDIA", LINUX), of("Mac", ANY)
     if macs:  # which have the seconds of NVIDIA's cards until here
@@ -81,6 +82,8 @@ def fitted_costs(chosen: list[LocalRun], engine: str) -> EngineCosts:
         costs = costs.with_platform("Apple", PlatformCosts(costs.kernel_s))
     costs = _solved(costs, usual, "read", _PER_CLOCK, lambda x: replace(costs, products_per_clock=x))
     costs = _solved(costs, macs, "read", _TIMES, lambda x: replace(costs, other_products=x))
+    waiting = [run for run in chosen if run.is_of_launches and run.engine == engine]
+    costs = _solved(costs, waiting, "written", _SECONDS, lambda s: replace(costs, launch_s=s, decoding_launch_s=s))
     for maker, host, name in (("NVIDIA", WINDOWS, f"NVIDIA, {WINDOWS}"), ("AMD", LINUX, "AMD")):
         own = of(maker, host)
         costs = _solved(costs, own, "written", _SECONDS, partial(_with, costs, name, PlatformCosts(), "kernel_s"))

@@ -70,6 +70,7 @@ FITTED = {
 }
 # Zen 4 and newer, Sapphire Rapids and newer. Designs newer than llamafile's LLVM have no name of theirs in brackets.
 _WITH_BF16 = re.compile(r"\((znver[45]|sapphirerapids|graniterapids)|Ryzen (\d )?(9\d{3}|AI )|Ryzen \d 9\d{3}|EPYC 9\d\d5")
+FITTED_LAUNCHES = ("llama-3.2-1b", "NVIDIA A100-SXM4-80GB")  # a card that a small model leaves waiting for its host
 # Of hosts with bf16: figures of their own, fitted on devices of their own.
 FITTED_BESIDE_BF16 = ("NVIDIA GeForce RTX 4090", "AMD Radeon RX 6700 XT", "AMD Radeon RX 6900 XT")
 LINUX, WINDOWS, ANY = "Linux", "Windows", "–"
@@ -110,8 +111,15 @@ class LocalRun:
         return ENGINES[self.source]
 
     @property
+    def is_of_launches(self) -> bool:
+        """Whether the seconds to launch a kernel are fitted on it."""
+        return self.engine == "llamafile" and self.host == LINUX and (self.family, self.device) == FITTED_LAUNCHES
+
+    @property
     def is_fitted(self) -> bool:
         """Whether figures of the engine are fitted on it."""
+        if self.is_of_launches:
+            return True
         families, names = FITTED[self.engine]
         if self.host.endswith(BF16):
             names = FITTED_BESIDE_BF16
