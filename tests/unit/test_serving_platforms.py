@@ -72,6 +72,9 @@ def test_a_processor_has_nothing_of_its_makers_gpus():
     of = cluster(chip("ryzen-5950x"))
     plain, with_gpus = EngineCosts(cpu_share=1.0), EngineCosts(cpu_share=1.0, platforms=(("AMD", PlatformCosts(8e-6)),))
     assert EngineStep(generation, of, costs=with_gpus)([], 1, 100) == EngineStep(generation, of, costs=plain)([], 1, 100)
+    own = EngineCosts(cpu_share=1.0, platforms=(("CPU", PlatformCosts(2e-6)),))
+    more_s = EngineStep(generation, of, costs=own)([], 1, 100) - EngineStep(generation, of, costs=plain)([], 1, 100)
+    assert more_s == pytest.approx(2e-6 * sum(generation.kernels))
 
 
 def test_attention_on_the_host_adds_its_wait_for_each_layer(small: Generation):

@@ -34,8 +34,8 @@ class EngineCosts:
         other_products: how long other products of so many tokens take over those of the kernel figures. 1 by default; CPUs
             take those of the figures.
         attention_s: see PlatformCosts.
-        platforms: what differs on GPUs of a maker, by its name in the catalog, or beside a kind of host, by both names
-            ("NVIDIA, Windows"). Others have the values above.
+        platforms: what differs on GPUs of a maker, by its name in the catalog, on a "CPU", or beside a kind of host, by both
+            names ("NVIDIA, Windows"). Others have the values above.
         launch_s: seconds of the reference host (gpuwise.cost.host) for a kernel of passes that read prompts, which no captured
             graph launches; such a pass takes at least as long as its kernels take to launch.
         decoding_launch_s: the same for passes that only decode; 0 where a captured graph launches them.
@@ -71,7 +71,7 @@ class EngineCosts:
         )
 
     def on(self, vendor: str) -> EngineCosts:
-        """The costs on a GPU of this maker."""
+        """The costs on a GPU of this maker, or on a "CPU"."""
         own = dict(self.platforms).get(vendor)
         return self if own is None else replace(self, platforms=(), **asdict(own))
 

@@ -60,7 +60,7 @@ class EngineKernels:
         calibration: Calibration,
     ) -> None:
         self._cluster, self._weights = cluster, weights
-        self._costs = costs.on(cluster.chip.vendor) if family(cluster.chip) == "gpu" else costs
+        self._costs = costs.on("CPU" if family(cluster.chip) == "cpu" else cluster.chip.vendor)
         self._precision, self._parameters, self._calibration = precision, parameters, calibration
         self._of_few_rows = calibration.of_few_rows()
         self._on_cpu = family(cluster.chip) == "cpu"
