@@ -90,8 +90,8 @@ def fitted_costs(chosen: list[LocalRun], engine: str) -> EngineCosts:
         kernels = dict(costs.platforms).get(name, PlatformCosts())
         costs = _solved(costs, own, "read", _PER_CLOCK, partial(_with, costs, name, kernels, "products_per_clock"))
     for maker, host in product(("NVIDIA", "AMD"), (LINUX, WINDOWS)):  # hosts that compute attention; all else stays as it is
-        kernels = costs.beside(host).on(maker)
-        same = PlatformCosts(kernels.kernel_s, kernels.products_per_clock)
+        beside = costs.beside(host).on(maker)
+        same = PlatformCosts(beside.kernel_s, beside.products_per_clock)
         name, own = f"{maker}, {host}{BF16}", of(maker, host + BF16)
         costs = _solved(costs, own, "written", 300 * _SECONDS, partial(_with, costs, name, same, "attention_s"))
     if cpus := of("CPU", ANY):
