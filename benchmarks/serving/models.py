@@ -75,6 +75,7 @@ CONFIGS: dict[str, dict[str, object]] = {
     "qwen3-14b": _qwen3(5120, 40, 40, 17_408, tied=False),
     "qwen2.5-14b": {**_QWEN2, **_sizes(5120, 48, 40, 13_824), "vocab_size": 152_064, "tie_word_embeddings": False},
     "phi-4": {**_LLAMA, **_sizes(5120, 40, 40, 17_920, keys=10), "vocab_size": 100_352},
+    "phi-4-mini": {**_LLAMA, **_sizes(3072, 32, 24, 8192), "vocab_size": 200_064, **_TIED},
     "mistral-small-24b": {**_LLAMA, **_sizes(5120, 40, 32, 32_768), "head_dim": 128, "vocab_size": 131_072},
 }
 

@@ -40,6 +40,7 @@ SHOWN = 6  # rows of the cheapest kinds of instance
 _VLLM = ((7, 0), ("CDNA 2.0", "CDNA 3.0", "CDNA 4.0", "RDNA 3.0", "RDNA 4.0"))
 _RUNS_ON: dict[str, tuple[tuple[int, int], tuple[str, ...] | None]] = {  # None: of any architecture
     "llama.cpp": ((5, 0), None),
+    "llamafile": ((5, 0), None),
     "vllm": _VLLM,
     "vllm-2024": _VLLM,
     "vllm-2023": _VLLM,

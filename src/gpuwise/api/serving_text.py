@@ -205,5 +205,9 @@ def _assumed(engine: Engine, requested: ServingSettings) -> tuple[Note, ...]:
             iteration_ms=1e3 * costs.iteration_s,
             sequence_ms=1e3 * costs.sequence_s,
         ),
-        *((notes.kernels_one_by_one(microseconds=1e6 * costs.kernel_s),) if costs.kernel_s else ()),
+        *(
+            (notes.kernels_one_by_one(microseconds=1e6 * costs.kernel_s, by_graphs=not costs.decoding_launch_s),)
+            if costs.kernel_s
+            else ()
+        ),
     )

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+
+
+@dataclass(frozen=True)
+class PlatformCosts:
+    """What kernels of an engine take on the GPUs of one maker, whose driver launches them.
+
+    Attributes:
+        kernel_s: see EngineCosts.
+        products_per_clock: see EngineCosts.
+        attention_s: seconds that each layer adds where its attention is left to the host: the device waits for it, and it for
+            the device; 0 where the device computes it.
+    """
+
+    kernel_s: float = 0.0
+    products_per_clock: float = 0.0
+    attention_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -13,8 +29,13 @@ class EngineCosts:
         iteration_s: seconds of the host in each iteration in which the device waits: scheduling, sampling, detokenizing.
         sequence_s: seconds of the host that each sequence adds to that.
         kernel_s: seconds between kernels, where every operation is a kernel of its own; 0 for engines that fuse.
-        int8_products, other_products: how long products of more than MATRIX_VECTOR_TOKENS tokens take over those of the kernel
-            figures, in int8 and in other types. 1 by default; CPUs take those of the figures.
+        products_per_clock: multiply-adds of a multiprocessor each clock in products of more than MATRIX_VECTOR_TOKENS tokens
+            with weights that are unpacked from blocks to int8; 0 for the speed that the kernel figures give.
+        other_products: how long other products of so many tokens take over those of the kernel figures. 1 by default; CPUs
+            take those of the figures.
+        attention_s: see PlatformCosts.
+        platforms: what differs on GPUs of a maker, by its name in the catalog, on a "CPU", or beside a kind of host, by both
+            names ("NVIDIA, Windows"). Others have the values above.
         launch_s: seconds of the reference host (gpuwise.cost.host) for a kernel of passes that read prompts, which no captured
             graph launches; such a pass takes at least as long as its kernels take to launch.
         decoding_launch_s: the same for passes that only decode; 0 where a captured graph launches them.
@@ -26,8 +47,10 @@ class EngineCosts:
     iteration_s: float = 0.0
     sequence_s: float = 0.0
     kernel_s: float = 0.0
-    int8_products: float = 1.0
+    products_per_clock: float = 0.0
     other_products: float = 1.0
+    attention_s: float = 0.0
+    platforms: tuple[tuple[str, PlatformCosts], ...] = ()
     cpu_share: float = 0.0
     cpu_products: float = 0.0
     launch_s: float = 0.0
@@ -35,9 +58,32 @@ class EngineCosts:
     request_s: float = 0.0
 
     @property
-    def of_kernels(self) -> tuple[float, ...]:
+    def of_kernels(self) -> tuple[object, ...]:
         """What it says of kernels."""
-        return self.kernel_s, self.int8_products, self.other_products, self.cpu_share, self.cpu_products
+        return (
+            self.kernel_s,
+            self.products_per_clock,
+            self.other_products,
+            self.attention_s,
+            self.platforms,
+            self.cpu_share,
+            self.cpu_products,
+        )
+
+    def on(self, vendor: str) -> EngineCosts:
+        """The costs on a GPU of this maker, or on a "CPU"."""
+        own = dict(self.platforms).get(vendor)
+        return self if own is None else replace(self, platforms=(), **asdict(own))
+
+    def beside(self, host: str) -> EngineCosts:
+        """The costs of GPUs beside a kind of host, such as "Windows"; the same where nothing is known of it."""
+        ending = f", {host}"
+        own = {name.removesuffix(ending): each for name, each in self.platforms if name.endswith(ending)}
+        return replace(self, platforms=tuple({**dict(self.platforms), **own}.items()))
+
+    def with_platform(self, name: str, own: PlatformCosts) -> EngineCosts:
+        """The same costs, but these on the platform of that name."""
+        return replace(self, platforms=tuple({**dict(self.platforms), name: own}.items()))
 
 
 NO_COSTS = EngineCosts()

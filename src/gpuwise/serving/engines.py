@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 from gpuwise.errors import InputError, unknown_name
-from gpuwise.serving.engine_costs import EngineCosts
+from gpuwise.serving.engine_costs import EngineCosts, PlatformCosts
 from gpuwise.serving.formats import CacheFormat, Format, cache_format_of, format_of, formats
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.policy import BatchingPolicy
@@ -171,8 +171,9 @@ def engines() -> dict[str, Engine]:
                 iteration_s=row["iteration_us"] / 1e6,
                 sequence_s=row["sequence_us"] / 1e6,
                 kernel_s=row.get("kernel_us", 0.0) / 1e6,
-                int8_products=row.get("int8_products", 1.0),
+                products_per_clock=row.get("products_per_clock", 0.0),
                 other_products=row.get("other_products", 1.0),
+                platforms=tuple((platform, _platform(own)) for platform, own in row.get("platforms", {}).items()),
                 cpu_share=row.get("cpu_share", 0.0),
                 cpu_products=row.get("cpu_products", 0.0),
                 launch_s=row.get("launch_us", 0.0) / 1e6,
@@ -187,6 +188,14 @@ def engines() -> dict[str, Engine]:
         )
         for name, row in table.items()
     }
+
+
+def _platform(row: Mapping[str, float]) -> PlatformCosts:
+    return PlatformCosts(
+        kernel_s=row.get("kernel_us", 0.0) / 1e6,
+        products_per_clock=row.get("products_per_clock", 0.0),
+        attention_s=row.get("attention_us", 0.0) / 1e6,
+    )
 
 
 def _pair(values: Sequence[float]) -> tuple[float, float]:

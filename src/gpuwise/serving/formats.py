@@ -188,7 +188,13 @@ def formats() -> dict[str, Format]:
         quality = next(words for prefix, words in table["gguf_quality"].items() if mix.startswith(prefix))
         reading = "" if mix in ggml.WIDE else "int8"  # llama.cpp rounds activations to 8 bits, too (ggml-cuda/mmq.cu)
         named[GGUF + mix] = Format(
-            GGUF + mix, "", quality, ("llama.cpp",), "llama.cpp, src/llama-quant.cpp", mix=mix, reading_arithmetic=reading
+            GGUF + mix,
+            "",
+            quality,
+            ("llama.cpp", "llamafile"),
+            "llama.cpp, src/llama-quant.cpp",
+            mix=mix,
+            reading_arithmetic=reading,
         )
     return named
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from gpuwise.cost.calibration import Calibration
 from gpuwise.cost.kernels.attention_decode import is_decode
-from gpuwise.cost.kernels.classes import groups
+from gpuwise.cost.kernels.classes import Group, groups
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES, Shapes
-from gpuwise.cost.kernels.times import ClassTimes, class_times
+from gpuwise.cost.kernels.times import ClassTimes, class_times, hardware_of
 from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family, multiplies
@@ -59,8 +59,10 @@ class EngineKernels:
         parameters: Parameters,
         calibration: Calibration,
     ) -> None:
-        self._cluster, self._costs, self._weights = cluster, costs, weights
+        self._cluster, self._weights = cluster, weights
+        self._costs = costs.on("CPU" if family(cluster.chip) == "cpu" else cluster.chip.vendor)
         self._precision, self._parameters, self._calibration = precision, parameters, calibration
+        self._of_few_rows = calibration.of_few_rows()
         self._on_cpu = family(cluster.chip) == "cpu"
 
     def pass_s(self, trace: Trace, weight_bytes: float, tokens: int, *, operations: int, is_head: bool = False) -> float:
@@ -75,29 +77,36 @@ class EngineKernels:
         kernels, communication = split_communication(trace)
         counts, seconds = kernels.counts(), self._costs.kernel_s * operations
         for group in groups(kernels):
-            shapes, dtype, slowdown = group.shapes, group.dtype, 1.0
-            if group.kernel_class.startswith("gemm"):
-                shapes = shapes.with_weights(weight_bytes) if weight_bytes else shapes
-                if self._on_cpu and self._costs.cpu_share and tokens <= MATRIX_VECTOR_TOKENS:
-                    seconds += self._read_s(shapes, counts[group.rows])
-                    continue
-                if not is_head and (arithmetic := self._arithmetic(tokens)):
-                    shapes, dtype = shapes.computed_in(arithmetic), arithmetic
-                if tokens > MATRIX_VECTOR_TOKENS and not self._on_cpu:
-                    slowdown = self._costs.int8_products if dtype == "int8" else self._costs.other_products
-            times = self._times(group.kernel_class, dtype, shapes)
-            calls = counts[group.rows]
-            seconds += slowdown * float(times.device_s @ calls)
+            calls, each_s = counts[group.rows], self._each_s(group, weight_bytes, tokens, is_head=is_head)
+            seconds += float(each_s @ calls)
             grouped = [GROUPED in kernels.operations.name[row] for row in group.rows.tolist()]
-            if any(grouped):
+            if any(grouped) and not self._reads_once(tokens):
                 calls = calls * np.array(grouped)
-                seconds += GROUPED_S * float(calls.sum()) + (_grouped(tokens) - 1) * float(times.device_s @ calls)
+                seconds += GROUPED_S * float(calls.sum()) + (_grouped(tokens) - 1) * float(each_s @ calls)
         recorded = (each for each in communication.collectives if each.calls)
         return seconds + self.exchanges_s(
             Exchange(each.operation, each.payload_bytes // each.calls, each.group, each.calls) for each in recorded
         )
 
-    def _times(self, kernel_class: str, dtype: str, shapes: Shapes) -> ClassTimes:
+    def _each_s(self, group: Group, weight_bytes: float, tokens: int, *, is_head: bool) -> NDArray[np.float64]:
+        """Seconds of one run of each operation of one class. Arguments as for pass_s."""
+        shapes, dtype, few = group.shapes, group.dtype, tokens <= MATRIX_VECTOR_TOKENS
+        if not group.kernel_class.startswith("gemm"):
+            return self._times(group.kernel_class, dtype, shapes).device_s
+        shapes = shapes.with_weights(weight_bytes) if weight_bytes else shapes
+        if self._reads_once(tokens):
+            return self._read_s(shapes)
+        if self._unpacks and not few and not is_head:
+            return self._unpacked_s(group.kernel_class, dtype, shapes)
+        if not is_head and (arithmetic := self._arithmetic(tokens)):
+            shapes, dtype = shapes.computed_in(arithmetic), arithmetic
+        if self._on_cpu:
+            return self._times(group.kernel_class, dtype, shapes).device_s
+        if few:
+            return self._times(group.kernel_class, dtype, shapes, self._of_few_rows).device_s
+        return self._costs.other_products * self._times(group.kernel_class, dtype, shapes).device_s
+
+    def _times(self, kernel_class: str, dtype: str, shapes: Shapes, calibration: Calibration | None = None) -> ClassTimes:
         """Times of operations of one class. dtype: computed in, "" where only bytes matter."""
         return class_times(
             kernel_class,
@@ -106,8 +115,26 @@ class EngineKernels:
             self._cluster.chip,
             precision=self._precision,
             parameters=self._parameters,
-            calibration=self._calibration,
+            calibration=calibration or self._calibration,
         )
+
+    def _reads_once(self, tokens: int) -> bool:
+        """Whether products of so many tokens read weights at a CPU's bandwidth, experts one after the other."""
+        return bool(self._on_cpu and self._costs.cpu_share and tokens <= MATRIX_VECTOR_TOKENS)
+
+    @property
+    def _unpacks(self) -> bool:
+        """Whether products of many tokens unpack blocks of weights to int8, at a speed of the engine's own."""
+        return bool(self._weights.reading_arithmetic == "int8" and self._costs.products_per_clock and not self._on_cpu)
+
+    def _unpacked_s(self, kernel_class: str, dtype: str, shapes: Shapes) -> NDArray[np.float64]:
+        """Seconds of products that unpack their weights. Scales of blocks are multiplied and added by vector units between
+        the integer products, so that a multiprocessor takes as many clocks on every generation, whatever its matrix units
+        could; or as long as the bytes take."""
+        hardware = hardware_of(self._cluster.chip, self._parameters)
+        of_chip = self._costs.products_per_clock * hardware.units * hardware.clock_hz
+        times = self._times(kernel_class, dtype, shapes)
+        return times.floor_s + np.maximum(shapes.flops / 2 / of_chip, times.memory_s)
 
     def update_s(self, size_bytes: float) -> float:
         """Seconds of a kernel that reads so many bytes and writes them anew."""
@@ -139,12 +166,12 @@ class EngineKernels:
         narrow = reading or self._weights.arithmetic
         return narrow if narrow and multiplies(self._cluster.chip, narrow) else ""
 
-    def _read_s(self, shapes: Shapes, counts: np.ndarray) -> float:
+    def _read_s(self, shapes: Shapes) -> NDArray[np.float64]:
         """Seconds of products on a CPU whose weights are read once, and unpacked and multiplied by the cores that read them."""
         chip, costs = self._cluster.chip, self._costs
-        seconds = float(shapes.moved_bytes @ counts) / (costs.cpu_share * (chip.memory_bandwidth_bytes_per_s or 1.0))
+        seconds = shapes.moved_bytes / (costs.cpu_share * (chip.memory_bandwidth_bytes_per_s or 1.0))
         peak = chip.peak_flops_per_s.get("fp32", 0.0)
-        return seconds + (float(shapes.flops @ counts) / (costs.cpu_products * peak) if costs.cpu_products and peak else 0.0)
+        return seconds + (shapes.flops / (costs.cpu_products * peak) if costs.cpu_products and peak else 0.0)
 
     def attention_s(self, layers: Sequence[AttentionLayers], *, sequences: int, new: int, past: int) -> float:
         """All attention layers over sequences of equal lengths."""
@@ -153,7 +180,7 @@ class EngineKernels:
             shapes = attention_shapes(each, sequences=sequences, new=new, past=past)
             decodes = bool(is_decode(shapes.m, shapes.n)[0])
             times = self._times("attention_decode" if decodes else "attention", each.dtype, shapes)
-            seconds += each.layers * float(times.device_s[0])
+            seconds += each.layers * (float(times.device_s[0]) + self._costs.attention_s)
         return seconds
 
 

@@ -120,10 +120,13 @@ class EngineStep:
 
     @cached_property
     def _launches(self) -> int:
-        """Kernels and collectives of a pass."""
+        """Kernels and collectives of a pass; where nothing is fused, every operation is a kernel."""
+        layers = sum(layer.layers for layer in self.generation.attention)
+        if self.costs.kernel_s:
+            return sum(self.generation.kernels) + layers
         fused = len(self.generation.fused_tokens(1).sequence) + len(self.generation.fused_head(1).sequence)
         exchanges = sum(each.calls for each in self.generation.exchanges(1))
-        return fused + sum(layer.layers for layer in self.generation.attention) + exchanges
+        return fused + layers + exchanges
 
     def _tokens_s(self, tokens: int) -> float:
         fused, operations = self.generation.fused_tokens(tokens), self.generation.kernels[0]

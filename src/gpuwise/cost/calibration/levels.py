@@ -22,6 +22,7 @@ ALIASES = {
     "fp8": ("int8", "bf16", "fp16"),
     "fp4": ("fp8", "bf16", "fp16"),
 }
+BYTES_OF_A_UNIT = "unit_bytes"  # feature of products: what a multiprocessor reads
 # Architectures of one generation, which share most kernels. Any other architecture is a generation by itself.
 _GENERATIONS = {"Zen 4": "AMD AVX-512", "Zen 5": "AMD AVX-512"}
 
@@ -45,10 +46,14 @@ class AppliedEntry:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The files that apply to a chip, most specific first. spreads: spreads of steps, in addition to the shipped ones."""
+    """The files that apply to a chip, most specific first. spreads: spreads of steps, in addition to the shipped ones.
+
+    few_rows: whether figures of products are for those of few rows (see of_few_rows).
+    """
 
     files: tuple[CalibrationFile, ...]
     spreads: tuple[StepSpread, ...] = ()
+    few_rows: bool = False
     _applied: dict[tuple[str, str], AppliedEntry | None] = field(default_factory=dict, compare=False, repr=False)
 
     def find(self, kind: str, numerics: str = "") -> AppliedEntry | None:
@@ -62,7 +67,25 @@ class Calibration:
         if key not in self._applied:
             tried = (self._search(name, numerics, used_for=kind) for name in likely(kind))
             self._applied[key] = next((entry for entry in tried if entry), None)
+            if self.few_rows and self._applied[key] is None:  # no file has figures that were learned over sizes
+                self._applied[key] = replace(self, few_rows=False, _applied={}).find(kind, numerics)
         return self._applied[key]
+
+    def of_few_rows(self) -> Calibration:
+        """The same for products of few rows, which read a matrix once: another kernel than those of many rows.
+
+        A memory term that was learned from whole steps has no curve over the bytes of a product. All products of such steps
+        have many rows, and the term holds whatever else took their time. Those of few rows take the first term, from the most
+        specific file on, that was learned over sizes, few rows among them.
+        """
+        return replace(self, few_rows=True, _applied={})
+
+    def _applies(self, name: str, file: CalibrationFile) -> bool:
+        """Whether a file's entry is one for the rows that are looked for."""
+        if not self.few_rows or file.level == "machine" or not name.startswith("gemm"):
+            return True
+        memory = file.entries[name].terms.get("memory")
+        return memory is None or any(curve.over == BYTES_OF_A_UNIT for curve in memory.curves)
 
     def _search(self, kind: str, numerics: str, *, used_for: str) -> AppliedEntry | None:
         """The entry of one class. used_for: what it is to be used for, whose own factors count first."""
@@ -71,7 +94,7 @@ class Calibration:
         scale, level = 1.0, ""
         for file in self.files:
             for name in names:
-                if name in file.entries:
+                if name in file.entries and self._applies(name, file):
                     return AppliedEntry(file.entries[name], level or file.level, scale)
             factor = next((file.scale[name] for name in own if name in file.scale), None)
             if factor is not None:
