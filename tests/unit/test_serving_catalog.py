@@ -184,7 +184,7 @@ def test_a_forward_pass_says_that_it_reads():
 def test_fleets_that_change_are_chosen_as_every_device_by_name(few_chips, settings):
     question = {**QUESTION, **settings}
     whole = serve_plan(job(), **question)
-    named = serve_plan(job(), on=["rtx-4090", "h100-80gb-sxm", "l40s", "rtx-3090", "rtx-3090:2"], **question)
+    named = serve_plan(job(), on=["rtx-4090", "h100-80gb-sxm", "l40s", "rtx-3090", "rtx-3090:2", "t4", "t4:2"], **question)
     assert whole.rows[0] == named.rows[0]
     assert whole.by_rate[0].device == named.by_rate[0].device
     at = next(each for each in whole.by_rate if each.above_per_s < whole.rate_per_s <= each.up_to_per_s)
