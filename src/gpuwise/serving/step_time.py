@@ -98,7 +98,8 @@ class EngineStep:
         reads: whether it reads prompts.
         """
         launch_s = self.costs.launch_s if reads else self.costs.decoding_launch_s
-        return launch_s * self._host * self._launches if launch_s else 0.0
+        linear_s = self.costs.linear_layer_s * self.generation.linear_layers if reads else 0.0
+        return self._host * (launch_s * self._launches + linear_s) if launch_s or linear_s else 0.0
 
     def head_s(self, rows: int) -> float:
         """Seconds of the head, of so many tokens that get logits."""
