@@ -86,7 +86,10 @@ class EngineStep:
         """Seconds of an iteration. Arguments as for IterationTime."""
         users = -(-(sequences + len(chunks)) // self.generation.degrees.attention_dp)
         kernels_s = self.head_s(users) + self.layers_s(chunks, sequences, past_tokens)
-        return self.engine_s(users) + max(kernels_s, self.launching_s(reads=bool(chunks)))
+        reads = any(
+            tokens > 1 for tokens, _ in chunks
+        )  # a part of one token, as of a prompt read elsewhere, is a decoding step
+        return self.engine_s(users) + max(kernels_s, self.launching_s(reads=reads))
 
     def engine_s(self, users: int) -> float:
         """Seconds that the engine adds to an iteration of so many sequences."""
