@@ -170,7 +170,12 @@ def _degrees(row: NamedTuple) -> Degrees:
 
 
 def forecast_of(run: OnlineRun, costs: EngineCosts | None = None) -> dict[str, float]:
-    """Mean seconds by the names of FIGURES; NaN where gpuwise does not answer."""
+    """Mean seconds by the names of FIGURES; NaN where gpuwise does not answer. Equal runs are forecast once."""
+    return _forecast_of(replace(run, row=0, ttft_s=0.0, tpot_s=0.0), costs)
+
+
+@lru_cache(maxsize=4096)
+def _forecast_of(run: OnlineRun, costs: EngineCosts | None) -> dict[str, float]:
     try:
         served = run.served(costs)
     except GpuwiseError:
