@@ -8,6 +8,7 @@ vLLM's production stack).
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
@@ -57,9 +58,7 @@ class _Worker(BatchingEngine):
 
     def send(self, index: int, at_s: float) -> None:
         """A request arrives."""
-        at_s += self.policy.request_s
-        place = next((i for i, (other_s, _) in enumerate(self.coming) if other_s > at_s), len(self.coming))
-        self.coming.insert(place, (at_s, index))
+        insort(self.coming, (at_s + self.policy.request_s, index))
         self.unfinished += 1
 
 
