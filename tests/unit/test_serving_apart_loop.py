@@ -9,12 +9,12 @@ from gpuwise.serving.apart import ApartInstances, Transfer
 from gpuwise.serving.apart_loop import served_to_clients
 from gpuwise.serving.instance import Instance
 from gpuwise.serving.policy import BatchingPolicy
-from gpuwise.serving.requests import requests
+from gpuwise.serving.requests import Requests, requests
 
 READ_S, STEP_S = 0.1, 0.01
 
 
-def load(count: int, *, read: int = 2048, written: int = 11):
+def load(count: int, *, read: int = 2048, written: int = 11) -> Requests:
     return requests(np.zeros(count), np.full(count, read), np.full(count, written))
 
 
@@ -26,7 +26,7 @@ def instances(
     transfer_s: float = 0.0,
     request_s: float = 0.0,
     step_s: float = STEP_S,
-):
+) -> ApartInstances:
     def iteration_s(chunks, sequences, past_tokens):
         return READ_S if chunks and chunks[0][0] > 1 else step_s
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from benchmarks.serving.disaggregated import NETWORKS, apart_runs, scored
 from benchmarks.serving.instances import DEVICES
@@ -44,7 +44,10 @@ APART |= {f"decode_{name}": 1 for name in ("num_workers", "batch", "tp", "attent
 
 def table(folder: Path, name: str, rows: list[dict[str, object]]) -> Path:
     (folder / "serving").mkdir()
-    pd.DataFrame(rows).to_csv(folder / "serving" / name, index=False)
+    with open(folder / "serving" / name, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(column for row in rows for column in row)))
+        writer.writeheader()
+        writer.writerows(rows)
     return folder
 
 
