@@ -79,11 +79,12 @@ CONFIGS: dict[str, dict[str, object]] = {
     "mistral-small-24b": {**_LLAMA, **_sizes(5120, 40, 32, 32_768), "head_dim": 128, "vocab_size": 131_072},
 }
 
-# Mixtures of experts: Transformers' defaults are those of MiniMax-M2 and GLM-5. Kimi-K2.5's text model is Kimi-K2 (technical
-# report, arXiv:2507.20534), Qwen3.5-397B-A17B's figures are those of its model card.
+# Mixtures of experts: Transformers' defaults are those of MiniMax-M2, GLM-5 and GLM-4.5-Air. Kimi-K2.5's text model is Kimi-K2
+# (technical report, arXiv:2507.20534), Qwen3.5-397B-A17B's figures are those of its model card.
 CONFIGS |= {
     "minimax-m2.5": {"architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2"},
     "glm-5": {"architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa"},
+    "glm-4.5-air": {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe"},
     "kimi-k2.5": {
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "deepseek_v3",

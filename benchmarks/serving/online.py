@@ -53,7 +53,7 @@ class OnlineRun:
         degrees: how the devices share the model.
         format: of weights; "" for bf16.
         settings: what the table does not state.
-        concurrency: requests at once.
+        concurrency: requests at once of one instance.
         read, written: nominal tokens.
         ttft_s, tpot_s: as measured.
         varied: whether lengths differ.
@@ -118,9 +118,9 @@ def _step(engine: str, device: str, family: str, degrees: Degrees, format: str, 
 
 
 def online_runs(reference: Path) -> Iterator[OnlineRun]:
-    """The aggregated runs whose concurrency is stated."""
+    """The aggregated runs."""
     table = pd.read_csv(reference / "serving" / "engines_online.csv")
-    for row in table[(table["mode"] == "agg") & table.concurrency.notna() & table.family.isin(CONFIGS)].itertuples():
+    for row in table[(table["mode"] == "agg") & table.family.isin(CONFIGS)].itertuples():
         name = row.gemm_precision if row.gemm_precision == row.gemm_precision else ""
         name = row.moe_precision if row.moe_precision == "fp8_block" else name
         yield OnlineRun(
@@ -137,13 +137,21 @@ def online_runs(reference: Path) -> Iterator[OnlineRun]:
                 device=row.device,
                 measured=row.measured if row.measured == row.measured else "",
             ),
-            concurrency=int(row.concurrency),
+            concurrency=_of_one_instance(row),
             read=int(row.input_tokens),
             written=int(row.output_tokens),
             ttft_s=row.ttft_ms / 1e3,
             tpot_s=row.tpot_ms / 1e3,
             varied=row.engine != "sglang" or row.precision == row.precision,
         )
+
+
+def _of_one_instance(row: NamedTuple) -> int:
+    """Requests at once of one instance. `batch_size` is that of a replica of attention: where `concurrency` is several times as
+    many, several instances shared it (480 requests on 6 decoding instances of batch 80 among the disaggregated runs); where it
+    is missing, there was one."""
+    replicas = row.attention_dp if row.attention_dp > 1 else 1
+    return int(row.concurrency) if row.batch_size != row.batch_size else int(row.batch_size * replicas)
 
 
 def _degrees(row: NamedTuple) -> Degrees:
@@ -162,7 +170,12 @@ def _degrees(row: NamedTuple) -> Degrees:
 
 
 def forecast_of(run: OnlineRun, costs: EngineCosts | None = None) -> dict[str, float]:
-    """Mean seconds by the names of FIGURES; NaN where gpuwise does not answer."""
+    """Mean seconds by the names of FIGURES; NaN where gpuwise does not answer. Equal runs are forecast once."""
+    return _forecast_of(replace(run, row=0, ttft_s=0.0, tpot_s=0.0), costs)
+
+
+@lru_cache(maxsize=4096)
+def _forecast_of(run: OnlineRun, costs: EngineCosts | None) -> dict[str, float]:
     try:
         served = run.served(costs)
     except GpuwiseError:

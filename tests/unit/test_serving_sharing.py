@@ -196,3 +196,15 @@ def test_requests_reach_the_queue_some_time_after_they_arrive():
     served = serve(load, lambda chunks, sequences, past: 1.0, policy, concurrency=1)
     np.testing.assert_allclose(served.ttft_s, 1.5)
     np.testing.assert_allclose(served.end_s, [3.5, 7.0])
+
+
+def test_linear_attention_is_launched_in_parts_where_prompts_are_read(recorded):
+    cluster = device_of("h100-80gb-sxm", load_catalog()).cluster
+    generation = recorded("linear attention")
+    assert (generation.linear_layers, recorded("dense").linear_layers) == (3, 0)
+    plain, launched = (EngineStep(generation, cluster, costs=EngineCosts(linear_layer_s=s)) for s in (0.0, 10.0))
+    host = launched.launching_s(reads=True) / (3 * 10.0)  # seconds of this card's host over the reference's
+    assert 0.5 < host < 1.5
+    assert launched([(64, 0)], 0, 0) == pytest.approx(30.0 * host)
+    assert launched((), 4, 400) == plain((), 4, 400)
+    assert EngineStep(recorded("dense"), cluster, costs=EngineCosts(linear_layer_s=10.0))([(64, 0)], 0, 0) < 1

@@ -179,26 +179,8 @@ class ApartPlan:
             raise UnsupportedError(
                 f"no machine has both {reads.device.chip.id} and {writes.device.chip.id}", ['--network "100 Gbit Ethernet"']
             )
-        return max((self._sent_by(kind) for kind in (reads, writes)), key=lambda each: each.seconds(np.array([1]))[0])
-
-    def _sent_by(self, kind: Kind) -> Transfer:
-        device = kind.device
-        if self.network == INSIDE:
-            pair = device_of(f"{device.chip.id}:{most_inside(device.chip, catalog=self.catalog)}", self.catalog)
-            link, stride = pair.link, 1
-        else:
-            pair = device_of(f"{device.chip.id}:{device.devices}x2", self.catalog, network=self.network)
-            link, stride = pair.network.link if pair.network else None, device.devices
-        assert link is not None
-        group = RankGroup("pp", 2, stride)
-        call = collective_time("send", payload_bytes=PROBE_BYTES, group=group, cluster=pair.cluster, parameters=parameters())
-        return Transfer(
-            link.name,
-            PROBE_BYTES / (call.seconds - call.latency_s),
-            call.latency_s,
-            kind.generation.cache_bytes_per_token,
-            kind.generation.cache_bytes_per_sequence,
-        )
+        sent = (sent_by(kind.device, kind.generation, network=self.network, catalog=self.catalog) for kind in (reads, writes))
+        return max(sent, key=lambda each: each.seconds(np.array([1]))[0])
 
     @staticmethod
     def _bytes_per_s(transfer: Transfer, reads: Kind, writes: Kind) -> float:
@@ -218,3 +200,28 @@ class ApartPlan:
             weights=model.format.name if model.format else "",
             cache=model.cache.name if model.cache else "",
         )
+
+
+def sent_by(device: Device, generation: Generation, *, network: str | None, catalog: Catalog) -> Transfer:
+    """How the devices of an instance send their parts of keys and values to another instance.
+
+    Arguments:
+        generation: of the model on one of them.
+        network: as for ApartPlan.
+    """
+    if network == INSIDE:
+        pair = device_of(f"{device.chip.id}:{most_inside(device.chip, catalog=catalog)}", catalog)
+        link, stride = pair.link, 1
+    else:
+        pair = device_of(f"{device.chip.id}:{device.devices}x2", catalog, network=network)
+        link, stride = pair.network.link if pair.network else None, device.devices
+    assert link is not None
+    group = RankGroup("pp", 2, stride)
+    call = collective_time("send", payload_bytes=PROBE_BYTES, group=group, cluster=pair.cluster, parameters=parameters())
+    return Transfer(
+        link.name,
+        PROBE_BYTES / (call.seconds - call.latency_s),
+        call.latency_s,
+        generation.cache_bytes_per_token,
+        generation.cache_bytes_per_sequence,
+    )

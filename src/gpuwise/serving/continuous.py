@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, isinf, sqrt
+from math import ceil, inf, isinf, sqrt
 from typing import Protocol
 
 import numpy as np
@@ -67,7 +67,7 @@ def serve(
     Requests that the cache could not hold even alone are turned away. The time of a call grows with the requests, hardly with
     their tokens.
     """
-    engine = _Engine(load, iteration_s, policy, concurrency, stop)
+    engine = BatchingEngine(load, iteration_s, policy, concurrency, stop)
     while not engine.stopped and engine.advance():
         pass
     return engine.served()
@@ -94,7 +94,9 @@ class _Sequence:
     shared_blocks: int = 0
 
 
-class _Engine:
+class BatchingEngine:
+    """One instance while it serves. Arguments as for `serve`."""
+
     def __init__(
         self,
         load: Requests,
@@ -128,8 +130,9 @@ class _Engine:
         order = order if self.concurrency else np.arange(len(order))
         return Served(load, self.first_s[order], self.end_s[order], self.iterations, self.busy_s, self.preemptions)
 
-    def advance(self) -> bool:
-        """One iteration, or many that only decode; False once nothing is left."""
+    def advance(self, *, until_s: float = inf) -> bool:
+        """One iteration, or many that only decode, of which none but the first begins after `until_s`; False once nothing is
+        left."""
         self._receive()
         if not self.running and not self.waiting:
             if not self.coming:
@@ -140,7 +143,7 @@ class _Engine:
         if chunks:
             self._iterate(chunks)
         else:
-            self._decode_on()
+            self._decode_on(until_s)
         return True
 
     def _receive(self) -> None:
@@ -240,8 +243,8 @@ class _Engine:
             self._leave(sequence)
             self._end(index)
 
-    def _decode_on(self) -> None:
-        """Iterations that only decode, until someone leaves or may join, or the cache is full."""
+    def _decode_on(self, until_s: float) -> None:
+        """Iterations that only decode, until someone leaves or may join, the cache is full, or it is late."""
         batch, may_join = self.decoding, len(self.running) < self.policy.sequences
         most = min(batch.until_leaving, batch.until_full(self.free_blocks))
         if self.waiting and may_join:
@@ -252,7 +255,8 @@ class _Engine:
         last_s = first_s if most == 1 else self.iteration_s((), len(batch), past + len(batch) * (most - 1))
         growth_s = 0.0 if most == 1 else (last_s - first_s) / (most - 1)
         if self.coming and not self.waiting and may_join:
-            most = min(most, _iterations_until(self.coming[0][0] - self.clock_s, first_s, growth_s))
+            until_s = min(until_s, self.coming[0][0])
+        most = min(most, _iterations_until(until_s - self.clock_s, first_s, growth_s))
         self._pass(most * first_s + growth_s * most * (most - 1) / 2, iterations=most)
         self._decode(most)
 

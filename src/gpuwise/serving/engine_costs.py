@@ -38,7 +38,9 @@ class EngineCosts:
             names ("NVIDIA, Windows"). Others have the values above.
         launch_s: seconds of the reference host (gpuwise.cost.host) for a kernel of passes that read prompts, which no captured
             graph launches; such a pass takes at least as long as its kernels take to launch.
-        decoding_launch_s: the same for passes that only decode; 0 where a captured graph launches them.
+        linear_layer_s: seconds of that host that such a pass adds for each layer of linear attention, whose chunked rule is a
+            dozen kernels and numbers read back from the device, where a recording shows one kernel.
+        decoding_launch_s: as launch_s for passes that only decode; 0 where a captured graph launches them.
         request_s: seconds from the arrival of a request to the queue: HTTP, tokenizer, the way between processes.
         cpu_share: share of a CPU's memory bandwidth at which products of fewer tokens read weights; 0 for the kernel figures'.
         cpu_products: share of its fp32 peak at which they then compute; 0 where that takes no time.
@@ -54,6 +56,7 @@ class EngineCosts:
     cpu_share: float = 0.0
     cpu_products: float = 0.0
     launch_s: float = 0.0
+    linear_layer_s: float = 0.0
     decoding_launch_s: float = 0.0
     request_s: float = 0.0
 

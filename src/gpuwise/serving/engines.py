@@ -177,6 +177,7 @@ def engines() -> dict[str, Engine]:
                 cpu_share=row.get("cpu_share", 0.0),
                 cpu_products=row.get("cpu_products", 0.0),
                 launch_s=row.get("launch_us", 0.0) / 1e6,
+                linear_layer_s=row.get("linear_layer_us", 0.0) / 1e6,
                 decoding_launch_s=row.get("decoding_launch_us", 0.0) / 1e6,
                 request_s=row.get("request_us", 0.0) / 1e6,
             ),

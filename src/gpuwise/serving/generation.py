@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
+from gpuwise.serving.chosen_keys import ChosenKeys
 from gpuwise.serving.joining import join, joined, reads_same_rows
 from gpuwise.serving.sharing import ALONE, GROUPED, Degrees, Exchange, exchanges, has_experts, share_of
 from gpuwise.serving.weights import EMBEDDING, HEAD, OTHER, PRODUCT, Weights
@@ -38,9 +39,10 @@ class AttentionLayers:
         heads: query heads.
         head_size: elements of a head's query.
         query_bytes: bytes of the queries of one token, and of its results.
-        key_bytes: bytes of keys and values that attention reads a token in the cache.
+        key_bytes: bytes of keys and values that attention reads a token in the cache; those of an indexer are apart.
         window: most tokens that a query sees, itself included; None for all.
         dtype: type that it computes in.
+        chosen: keys that an indexer chooses for each query; None (default) where queries see all, or a window.
     """
 
     layers: int
@@ -50,6 +52,7 @@ class AttentionLayers:
     key_bytes: int
     window: int | None
     dtype: str
+    chosen: ChosenKeys | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,11 @@ class Generation:
     def blocks(self) -> int:
         """Blocks of the model: each has a norm, which is a parameter of one name."""
         return max((each.count for each in self.weights if each.name.count("*") == 1 and each.role == OTHER), default=1)
+
+    @property
+    def linear_layers(self) -> int:
+        """Layers whose state does not grow: linear attention and recurrent ones."""
+        return self.blocks - sum(layer.layers for layer in self.attention) if self.cache_bytes_per_sequence else 0
 
     def _kept(self, part: str, number: int, trace: Callable[[], Trace]) -> Trace:
         if (part, number) not in self._fused:

@@ -16,6 +16,7 @@ from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family, multiplies
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.serving.chosen_keys import SMALL_KERNELS, ChosenKeys, choosing_shapes, scoring_shapes, seen_tokens, small_shapes
 from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.formats import StoredWeights
 from gpuwise.serving.generation import AttentionLayers
@@ -177,15 +178,40 @@ class EngineKernels:
         """All attention layers over sequences of equal lengths."""
         seconds = 0.0
         for each in layers:
+            if each.chosen is not None:
+                seconds += each.layers * self._choosing_s(each.chosen, sequences=sequences, new=new, past=past)
             shapes = attention_shapes(each, sequences=sequences, new=new, past=past)
             decodes = bool(is_decode(shapes.m, shapes.n)[0])
             times = self._times("attention_decode" if decodes else "attention", each.dtype, shapes)
             seconds += each.layers * (float(times.device_s[0]) + self._costs.attention_s)
         return seconds
 
+    def _choosing_s(self, chosen: ChosenKeys, *, sequences: int, new: int, past: int) -> float:
+        """Seconds in which a layer's indexer chooses the keys of `new` tokens a sequence; 0 where an earlier layer's did."""
+        if (indexer := chosen.indexer) is None:
+            return 0.0
+        narrow = "float8_e4m3fn" if multiplies(self._cluster.chip, "float8_e4m3fn") else "bfloat16"
+        load = {"sequences": sequences, "new": new}
+        scoring = scoring_shapes(indexer, **load, past=past, element_bytes=ELEMENT_BYTES[narrow])
+        scoring_s, choosing_s, small_s = (
+            float(self._times(kernel_class, dtype, shapes).device_s[0])
+            for kernel_class, dtype, shapes in (
+                ("gemm_batched", narrow, scoring),
+                ("elementwise_fused", "", choosing_shapes(chosen, **load, past=past)),
+                ("elementwise_fused", "", small_shapes(indexer, **load)),
+            )
+        )
+        return scoring_s + choosing_s + SMALL_KERNELS * small_s
+
 
 def attention_shapes(layers: AttentionLayers, *, sequences: int, new: int, past: int) -> Shapes:
-    """One layer's attention of `new` tokens a sequence over `past` earlier ones and themselves, causal."""
+    """One layer's attention of `new` tokens a sequence over `past` earlier ones and themselves, causal.
+
+    Where keys are chosen from more, each of the new tokens is as a sequence of its own, with the mean number of keys.
+    """
+    if layers.chosen is not None and past + new > layers.chosen.most:
+        keys = round(float(seen_tokens(new, past, layers.chosen.most).mean()))
+        sequences, new, past = sequences * new, 1, keys - 1
     keys = past + new if layers.window is None else min(past + new, layers.window + new - 1)
     # Query i of the new ones sees past + i tokens, itself included, or the window.
     seen = past + np.arange(1, new + 1) if layers.window is None else np.minimum(past + np.arange(1, new + 1), layers.window)

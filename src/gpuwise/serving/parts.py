@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
 from gpuwise.errors import JobError
+from gpuwise.serving.chosen_keys import chosen_keys
 from gpuwise.serving.generation import AttentionLayers
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.tables import COLUMNS, KINDS, OperationSequence, Storages
@@ -52,6 +53,7 @@ def attention_layers(
     if len({len(positions) for positions in rows}) != 1:
         raise JobError("the model's attention takes other operations where more tokens are in the cache.")
     layers: list[AttentionLayers] = []
+    chosen = chosen_keys(far) if far is not None else []
     for position, (a, b) in enumerate(zip(rows[0], rows[1], strict=True)):
         first, second = (_numbers(trace, row) for trace, row in ((near, a), (next_to, b)))
         read = (second["bytes_read"] - first["bytes_read"]) // (past[1] - past[0]) // sequences
@@ -68,10 +70,12 @@ def attention_layers(
                 key_bytes=read,
                 window=seen if far is not None and seen < past[2] + 1 else None,
                 dtype=near.operations.dtype[a],
+                chosen=chosen[position] if len(chosen) == len(rows[0]) else None,
             )
         )
     total = sum(layer.key_bytes for layer in layers)
-    scaled = [replace(layer, key_bytes=round(layer.key_bytes * cache_bytes_per_token / max(total, 1))) for layer in layers]
+    read = cache_bytes_per_token - sum(layer.chosen.key_bytes(layer.dtype) for layer in layers if layer.chosen)
+    scaled = [replace(layer, key_bytes=round(layer.key_bytes * read / max(total, 1))) for layer in layers]
     return tuple(replace(layer, layers=count) for layer, count in Counter(scaled).items())
 
 

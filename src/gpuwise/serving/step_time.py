@@ -86,7 +86,10 @@ class EngineStep:
         """Seconds of an iteration. Arguments as for IterationTime."""
         users = -(-(sequences + len(chunks)) // self.generation.degrees.attention_dp)
         kernels_s = self.head_s(users) + self.layers_s(chunks, sequences, past_tokens)
-        return self.engine_s(users) + max(kernels_s, self.launching_s(reads=bool(chunks)))
+        reads = any(
+            tokens > 1 for tokens, _ in chunks
+        )  # a part of one token, as of a prompt read elsewhere, is a decoding step
+        return self.engine_s(users) + max(kernels_s, self.launching_s(reads=reads))
 
     def engine_s(self, users: int) -> float:
         """Seconds that the engine adds to an iteration of so many sequences."""
@@ -98,7 +101,8 @@ class EngineStep:
         reads: whether it reads prompts.
         """
         launch_s = self.costs.launch_s if reads else self.costs.decoding_launch_s
-        return launch_s * self._host * self._launches if launch_s else 0.0
+        linear_s = self.costs.linear_layer_s * self.generation.linear_layers if reads else 0.0
+        return self._host * (launch_s * self._launches + linear_s) if launch_s or linear_s else 0.0
 
     def head_s(self, rows: int) -> float:
         """Seconds of the head, of so many tokens that get logits."""
