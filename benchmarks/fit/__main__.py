@@ -39,8 +39,8 @@ def main() -> None:
     parser.add_argument(
         "--classes",
         default="",
-        help="starts of names of classes, comma between: learn these alone from steps of vision models (after a change of how "
-        "they are counted, from a sample too small for all)",
+        help="classes of kernels, comma between: learn these alone from steps of vision models (after a change of how they are "
+        "counted, from a sample too small for all)",
     )
     parser.add_argument("--write", action="store_true", help="change the calibration files in place")
     options = parser.parse_args()

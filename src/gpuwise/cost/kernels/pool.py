@@ -6,7 +6,7 @@ from __future__ import annotations
 from gpuwise.cost.kernels import streaming
 from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
 
-ELEMENT_S = 1e-9 / 128  # what a unit is taken to spend on an element of a window, before the calibrated scale
+ELEMENT_S = 4e-10  # what a unit is taken to spend on an element of a window, before the calibrated scale
 
 
 def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
