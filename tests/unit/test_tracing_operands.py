@@ -42,7 +42,7 @@ def recorded(call: Callable[[Tensor], Tensor], *, target: str = "accelerator", s
 def row(trace: Trace, name: str) -> dict[str, int]:
     operations = trace.operations
     index = [text.split(".")[1] for text in operations.name].index(name)
-    columns = ("bytes_read", "bytes_written", "kernels", "m", "k")
+    columns = ("bytes_read", "bytes_written", "kernels", "m", "n", "k")
     return {"layout": int(operations.channels_last[index])} | {c: int(operations.column(c)[index]) for c in columns}
 
 
@@ -152,3 +152,10 @@ def test_pools_read_every_element_of_every_window(window, stride, padding):
     pool = row(trace, "avg_pool2d")
     windows = F.unfold(torch.ones(BATCH, *IMAGE), window, padding=padding, stride=stride)  # channels × elements, places
     assert pool["m"] * pool["k"] == windows.numel()
+
+
+def test_a_thread_of_a_bilinear_resize_goes_through_images_and_channels():
+    resized = row(recorded(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear")), "upsample_bilinear2d")
+    assert (resized["m"], resized["n"]) == (BATCH * 4, 12 * 16)
+    last = recorded(lambda x: F.interpolate(x.to(memory_format=torch.channels_last), scale_factor=2, mode="bilinear"))
+    assert row(last, "upsample_bilinear2d")["m"] == 0  # a thread for each number

@@ -36,7 +36,8 @@ CATEGORIES = ("parameter", "gradient", "optimizer_state", "activation", "tempora
 # Numbers of a distinct operation, the columns of Operations.values.
 # batch, m, n, k describe contractions: a (batched) matrix product, a convolution as an implicit matrix product
 # (batch = groups), attention (batch = batch × heads, m = queries, n = keys, k = head size).
-# Of a norm, m and k are rows and elements a row; of a pool, windows and elements a window; of a scatter, m counts indices.
+# Of a norm, m and k are rows and elements a row; of a pool, windows and elements a window; of a
+# bilinear resize, m is images × channels, n pixels of a result; of a scatter, m counts indices.
 # causal is 1 where flops and bytes leave out the masked half; kernels is the number of launches.
 # A collective reads its input and writes its result: the larger of them is the full tensor, its payload.
 COLUMNS = ("flops", "bytes_read", "bytes_written", "workspace_bytes", "kernels", "batch", "m", "n", "k", "causal")

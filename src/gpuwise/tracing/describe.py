@@ -111,6 +111,8 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
     if kind == "pool":
         k = _window(call)
         m = 0 if on_cpu or not k else (args[0] if packet in _POOLS_BACKWARD else outputs[0]).numel()
+        if packet is aten.upsample_bilinear2d and not on_cpu and outputs[0].is_contiguous():
+            m, n = prod(outputs[0].shape[:2]), prod(outputs[0].shape[2:])
     elif on_cpu and kind in ("embedding", "scatter") and packet is not aten.embedding_dense_backward:
         m, n, k = rows_moved(call)
     values = OperationValues(flops, read, written, workspace, kernels, batch, m, n, k, causal)

@@ -42,7 +42,7 @@ FINER: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "reduction": {"_fused": ("fused",)},
     "loss": {"_nll": ("nll_loss",)},
-    "pool": {"_max": ("max_pool", "adaptive_max_pool")},
+    "pool": {"_max": ("max_pool", "adaptive_max_pool"), "_bilinear": ("upsample_bilinear2d",)},
 }
 
 
@@ -60,10 +60,10 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
     Classes are kinds of operation, told further apart where kernels differ: conv_depthwise (one input channel a group),
     conv_grouped, conv_channels_last, gemm_batched, gemm_unaligned (alignment.unaligned; on GPUs), norm_batch, norm_layer,
     norm_group, attention_efficient, attention_cudnn, attention_decode (few queries, in inference), pool_max, loss_nll,
-    elementwise_fused and reduction_fused (chains that torch.compile made one kernel of), elementwise_binary,
-    elementwise_activation (transcendental) and elementwise_activation_gelu, elementwise_norm (batch norm in inference knows
-    its statistics), copy_cast (to another type) and copy_cat, apart from copies that change the order; with _turned where an
-    operand is read across its rows (tables.TURNED), with _backward where they are one.
+    pool_bilinear, elementwise_fused and reduction_fused (chains that torch.compile made one kernel of), elementwise_binary,
+    elementwise_activation (transcendental) and elementwise_activation_gelu, elementwise_norm (batch norm in inference
+    knows its statistics), copy_cast (to another type) and copy_cat, apart from copies that change the order; with _turned
+    where an operand is read across its rows (tables.TURNED), with _backward where they are one.
     """
     operations, strategy = trace.operations, trace.header.strategy
     last = _channels_last(trace)
