@@ -201,6 +201,8 @@ class Recorder(TorchDispatchMode):
             for tensor, turned in copied_operands(call):
                 self._record_copy(tensor, turned=turned)
         origin, row = self._origin(), describe(call, fresh)
+        if origin.phase == OPTIMIZER and row.channels_last == TURNED and KINDS[row.kind] in ("elementwise", "copy"):
+            row = row._replace(channels_last=NO_LAYOUT)  # as the templates that updates are composed from have it
         if row.kind == _OVER_MANY:
             self.of_many[len(self.rows)] = tuple((1, size) for size in updated_sizes(call))
         self._add_row(row, origin)
