@@ -36,10 +36,16 @@ def main() -> None:
         default="",
         help="ids, comma between: learn from language steps of these alone, and move only their own figures",
     )
+    parser.add_argument(
+        "--classes",
+        default="",
+        help="classes of kernels, comma between: learn these alone from steps of vision models (after a change of how they are "
+        "counted, from a sample too small for all)",
+    )
     parser.add_argument("--write", action="store_true", help="change the calibration files in place")
     options = parser.parse_args()
     context, store = (
-        Context(options.reference, options.cache, Catalog(), _ids(options.chips)),
+        Context(options.reference, options.cache, Catalog(), _ids(options.chips), _ids(options.classes)),
         Store.of_shipped() if options.pieces else Store(),
     )
     fit_all(context, store, unseen=options.unseen, names=options.pieces)

@@ -15,12 +15,14 @@ from gpuwise.hardware.catalog import Catalog
 @dataclass(frozen=True)
 class Context:
     """reference: the folder of measurements. cache: where recordings of published jobs are kept. chips: that whole steps of
-    language models are learned from, and whose own figures alone they move; empty: all."""
+    language models are learned from, and whose own figures alone they move; empty: all. classes: those of kernels, without
+    numerics, that whole steps of vision models move; empty: all."""
 
     reference: Path
     cache: Path
     catalog: Catalog
     chips: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

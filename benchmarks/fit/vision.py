@@ -24,6 +24,7 @@ from benchmarks.support.published_case import Case
 from benchmarks.support.published_recordings import cached, recording_path, step_of
 from benchmarks.support.published_timm import timm_cases
 from gpuwise.cost.calibration import CalibrationEntry, names_of
+from gpuwise.measure.fitting.design import Design
 from gpuwise.trace import Axis, build_family
 from gpuwise.trace.tables import KINDS
 from gpuwise.trace.trace import Trace
@@ -33,8 +34,11 @@ SOURCE = "whole steps of vision models, eager PyTorch 1.12 to 2.9 (huggingface/p
 WAYS = ((False, False), (False, True), (True, False))
 # Classes whose pooled figures stand for any GPU: those that no table of kernels has. Of others only a chip's own are kept.
 POOLED = ("conv", "elementwise_", "reduction_fused", "copy_", "norm_batch", "pool")
+OTHER_KERNELS = 0.25  # of the logarithm; versions otherwise differ by 3 %
 # A pooled figure may move freely; one for a chip is drawn to it.
 POOLED_PULL, CHIP_PULL, SMOOTH = 1e-3, 1e-3, 3e-3
+# Of classes that are named: to the figures they had, of more rows. Chosen by leaving out thirds of the fitted models.
+NAMED_PULL = 5e-2
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,17 @@ class Rows:
     cases: list[Case]
 
     def merged(self, chosen: np.ndarray) -> Table:
-        """The chosen steps; one that several versions of PyTorch ran is there once, with the geometric mean of its times."""
+        """The chosen steps; one that several versions of PyTorch ran is there once, with the geometric mean of its times, or
+        with that of the newest where they are OTHER_KERNELS apart: it had other kernels."""
         rows = np.flatnonzero(chosen)
         alike = [(case.chip_id, case.job, case.size, case.strategy) for case in self.cases]
         number = {way: index for index, way in enumerate(dict.fromkeys(alike))}
         group = pd.Series([number[alike[row]] for row in rows])
-        log = pd.Series(np.log(self.table.seconds[rows])).groupby(group).transform("mean")
+        each = pd.Series(np.log(self.table.seconds[rows]))
+        version = pd.Series([sum(int(x) / 1e3**i for i, x in enumerate(self.cases[row].torch.split("."))) for row in rows])
+        newest = each.where(version == version.groupby(group).transform("max")).groupby(group).transform("mean")
+        apart = each.groupby(group).transform("max") - each.groupby(group).transform("min") > OTHER_KERNELS
+        log = newest.where(apart, each.groupby(group).transform("mean"))
         first = ~group.duplicated().to_numpy()
         once = np.zeros(len(self.table), dtype=bool)
         once[rows[first]] = True
@@ -127,7 +136,7 @@ def fit(context: Context, store: Store) -> pd.DataFrame:
     out = np.isin(table.chip.astype(str), sorted(store.without))
     seen = ~rows.kept & ~out
     _put(rows, seen, context, store)
-    others = vision_others.fit(context, store, _architectures(table, seen, context))
+    others = vision_others.fit(context, store, _architectures(table, seen, context)) if not context.classes else None
     errors = np.zeros(len(table))
     for chip in np.unique(table.chip.astype(str)):
         mine = table.chip == chip
@@ -136,25 +145,44 @@ def fit(context: Context, store: Store) -> pd.DataFrame:
     return pd.concat([_errors(rows, split, errors), others], ignore_index=True)
 
 
+def _designs(keys: Iterable[str], context: Context) -> dict[str, Design]:
+    """Designs of the classes that are to be fitted."""
+    every = designs(keys)
+    return {key: design for key, design in every.items() if not context.classes or key.split(".")[0] in context.classes}
+
+
+def _pull(context: Context, usual: float) -> float:
+    return NAMED_PULL if context.classes else usual
+
+
 def _put(rows: Rows, seen: np.ndarray, context: Context, store: Store) -> None:
     """Entries fitted on the steps seen, into the store."""
     table, chips = rows.table, context.catalog.chips
     pooled = _pooled(rows.merged(seen), store, context)
+    # Scales of other GPUs stand on the figures that the family has.
+    there = store.files["family", "gpu"].entries if context.classes else ()
     store.put(
         "family",
         "gpu",
         {
             key: replace(entry, evidence={"source": SOURCE})
             for key, entry in pooled.items()
-            if key in designs(pooled) and key.startswith(POOLED)
+            if key in _designs(pooled, context) and key.startswith(POOLED) and key not in there
         },
     )
     for chip in np.unique(table.chip[seen].astype(str)):
         mine = table.chip == chip
+        # What stays is as the chip has it; what is fitted starts from what chips have in common.
+        start = {**pooled, **entries_of(store.calibration(chips[chip]), table.parts)} if context.classes else pooled
         entries, _ = fit_steps(
-            rows.merged(seen & mine), designs(table.parts), pooled, pull=CHIP_PULL, smooth=SMOOTH, iterations=40
+            rows.merged(seen & mine),
+            _designs(table.parts, context),
+            start,
+            pull=_pull(context, CHIP_PULL),
+            smooth=SMOOTH,
+            iterations=40,
         )
-        errors = _log_errors(table.of(mine), {**pooled, **entries})
+        errors = _log_errors(table.of(mine), {**start, **entries})
         entries = _described(entries, errors[rows.kept[mine]])
         store.put("chip", chip, entries)
         # GeForce cards have half the tensor rate of the professional ones beside them: only what carries over is shared.
@@ -206,10 +234,13 @@ def _pooled(table: Table, store: Store, context: Context) -> dict[str, Calibrati
     """
     chip = context.catalog.chips[str(table.chip[0])]
     known = entries_of(store.calibration(chip, levels=("family",)), table.parts)
-    wanted = {key: design for key, design in designs(table.parts).items() if key.startswith(POOLED) or key not in known}
+    wanted = _designs(table.parts, context)
+    wanted = {key: design for key, design in wanted.items() if key.startswith(POOLED) or key not in known}
     priors = {**known, **{key: design.start(known.get(key)) for key, design in wanted.items()}}
     counts = pd.Series(table.chip.astype(str)).map(pd.Series(table.chip.astype(str)).value_counts()).to_numpy(float)
-    entries, _ = fit_steps(table, wanted, priors, weight=1 / counts, pull=POOLED_PULL, smooth=SMOOTH, iterations=50)
+    entries, _ = fit_steps(
+        table, wanted, priors, weight=1 / counts, pull=_pull(context, POOLED_PULL), smooth=SMOOTH, iterations=50
+    )
     return {**known, **entries}
 
 

@@ -50,3 +50,9 @@ def test_vision_transformers_had_norms_of_pytorch_before(fast_norm):
 def test_hybrids_of_both_kinds_are_left_out(fast_norm):
     assert fast_norm(model="vit_small_r26_s32_224") == []
     assert fast_norm(model="vit_small_r26_s32_224", task="train", torch="1.12") == [False]
+
+
+def test_models_whose_attention_was_written_out_are_left_out(fast_norm):
+    assert fast_norm(model="volo_d1_384", torch="2.1.0") == []
+    assert fast_norm(model="volo_d1_384") == [False]
+    assert fast_norm(model="vit_small_patch16_224", torch="2.1.0") == [False]

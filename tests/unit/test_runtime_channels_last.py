@@ -115,8 +115,9 @@ def test_a_step_of_convolutions_and_batch_norms_copies_the_batch_alone() -> None
     added = list(last)
     for name in plain:
         added.remove(name)
-    # The batch into the layout; what flattening does to it, which takes channels first, and to its gradient.
-    assert sorted(added) == ["clone", "clone"]
+    # The batch into the layout; what flattening does to it, which takes channels first, and to its gradient, which the
+    # pool's backward takes in the layout of its input.
+    assert sorted(added) == ["clone", "clone", "clone"]
     assert last.index("clone") < last.index("convolution")
 
 

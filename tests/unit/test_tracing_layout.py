@@ -73,6 +73,7 @@ def recorded(trace: Trace) -> list[bool]:
     """Layouts of the forward pass of the first micro-batch, in the order of the operations."""
     sequence = trace.sequence
     forward = sequence.operation[(sequence.phase == 0) & (sequence.micro_step == 0)]
+    forward = forward[np.isin(trace.operations.kind[forward], [KINDS.index(kind) for kind in ("conv", "pool", "norm")])]
     layouts = trace.operations.channels_last[forward]
     return (layouts[layouts != NO_LAYOUT] == 1).tolist()
 

@@ -36,6 +36,8 @@ CATEGORIES = ("parameter", "gradient", "optimizer_state", "activation", "tempora
 # Numbers of a distinct operation, the columns of Operations.values.
 # batch, m, n, k describe contractions: a (batched) matrix product, a convolution as an implicit matrix product
 # (batch = groups), attention (batch = batch × heads, m = queries, n = keys, k = head size).
+# Of a norm, m and k are rows and elements a row; of a pool, windows and elements a window; of a
+# bilinear resize, m is images × channels, n pixels of a result; of a scatter, m counts indices.
 # causal is 1 where flops and bytes leave out the masked half; kernels is the number of launches.
 # A collective reads its input and writes its result: the larger of them is the full tensor, its payload.
 COLUMNS = ("flops", "bytes_read", "bytes_written", "workspace_bytes", "kernels", "batch", "m", "n", "k", "causal")
@@ -72,6 +74,7 @@ class OperationRow(NamedTuple):
 
 NO_GROUP = -1  # of an operation that no other device takes part in
 NO_LAYOUT = -1  # of an operation whose layout does not matter, or was not recorded
+TURNED = 0  # of an elementwise operation or a copy on an accelerator, which reads an operand across its rows
 _COLLECTIVE = KINDS.index("collective")
 BEFORE = -1  # position at which a storage is born that lives before the step begins: parameters, optimizer state
 
@@ -91,8 +94,9 @@ class Operations:
         values: the numbers that COLUMNS names. Shape (operations, len(COLUMNS)); a family has one more axis, of polynomial
             terms.
         group: of a collective, index into Header.groups; else NO_GROUP, as is every entry by default. Shape (operations,).
-        channels_last: of a convolution, pool or batch norm of images, 1 if it computes with channels innermost, 0 if not; else
-            NO_LAYOUT, as is every entry by default. Shape (operations,).
+        channels_last: of a convolution, pool or batch norm of images, 1 if it computes with channels innermost, 0 if not; of
+            an elementwise operation or a copy, TURNED if the dimension along which its result is contiguous is not that of an
+            operand; else NO_LAYOUT, as is every entry by default. Shape (operations,).
     """
 
     name: tuple[str, ...]

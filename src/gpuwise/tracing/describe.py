@@ -11,11 +11,12 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuwise.trace.stepped import STEPPED
-from gpuwise.trace.tables import KINDS, NO_LAYOUT, OperationRow, OperationValues
+from gpuwise.trace.tables import KINDS, NO_LAYOUT, TURNED, OperationRow, OperationValues
 from gpuwise.trace.update.rows import launches_of_many
 from gpuwise.tracing.kernels import boxes, cpu_temporaries, temporaries
 from gpuwise.tracing.kernels.convolution import channels_last, convolution_operands
 from gpuwise.tracing.kernels.cpu_rows import rows_moved
+from gpuwise.tracing.kernels.layouts import is_turned
 from gpuwise.tracing.kernels.schemas import ConvolutionArguments, ConvolutionBackwardArguments
 from gpuwise.tracing.kinds import kind_of
 from gpuwise.tracing.operator_call import OperatorCall, tensors_in
@@ -50,6 +51,7 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
     op, args, outputs = call.op, call.args, call.outputs
     inputs = tensors_in([*args, *call.kwargs.values()])
     kind, packet = kind_of(op), call.packet
+    on_cpu = device_type((outputs or inputs)[0]) == "cpu"
     mutated = _mutated(call)
     written = sum(size_bytes(t) for t in fresh) + sum(size_bytes(t) for t in mutated)
     read = sum({(t.untyped_storage()._cdata, t.storage_offset()): size_bytes(t) for t in inputs}.values())
@@ -76,6 +78,9 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
         read, written = read - buffer_bytes + touched, written - buffer_bytes + touched
     elif kind == "norm" and packet in _NORMS_BACKWARD:
         batch, m, k = _norm_dims(call)
+    elif packet in _GROUP_NORMS and not on_cpu:
+        again, kernels, (m, k) = _group_norm(call)
+        read += again
     elif kind == "rnn" and packet in (aten._cudnn_rnn, aten._cudnn_rnn_backward):
         flops, (batch, m, n, k), kernels = _recurrent(call)
     elif kind == "rnn" and packet in (aten.mkldnn_rnn_layer, aten.mkldnn_rnn_layer_backward):
@@ -87,6 +92,8 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
             batch = inputs[0].numel() // max(1, m)
     elif packet is aten.roll and len(args) > 2:  # one pass a dimension (roll_common of ATen/native/TensorTransformations.h)
         read, written = (len(args[2]) * moved for moved in (read, written))
+    elif packet is aten.im2col and not on_cpu:  # a launch for each image (im2col_out_cuda_template of native/cuda/Im2Col.cu)
+        kernels = outputs[0].shape[0] if outputs[0].dim() == 3 else 1
     elif packet in _ALLOCATIONS:
         read = written = kernels = 0
     elif packet in _FILLED:  # the tensor whose type they have is not read
@@ -96,22 +103,26 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
     floating = [t.dtype for t in [*inputs, *outputs] if t.is_floating_point()]
     # A product of int8 numbers has int32 results.
     dtype = dtype_name(floating[0] if floating else (inputs if kind == "gemm" else outputs or inputs)[0].dtype)
-    on_cpu = device_type((outputs or inputs)[0]) == "cpu"
     workspace = (cpu_temporaries if on_cpu else temporaries).workspace_bytes(call)
     if op.namespace == "torchvision":
         workspace = boxes.workspace_bytes(call, on_cpu=on_cpu)
     if not on_cpu and op in _STEPPED:
         workspace += _STEPPED[op](dtype, batch, m, n, k)
-    if on_cpu and kind == "pool":
+    if kind == "pool":
         k = _window(call)
+        m = 0 if on_cpu or not k else (args[0] if packet in _POOLS_BACKWARD else outputs[0]).numel()
+        if packet is aten.upsample_bilinear2d and not on_cpu and outputs[0].is_contiguous():
+            m, n = prod(outputs[0].shape[:2]), prod(outputs[0].shape[2:])
     elif on_cpu and kind in ("embedding", "scatter") and packet is not aten.embedding_dense_backward:
         m, n, k = rows_moved(call)
     values = OperationValues(flops, read, written, workspace, kernels, batch, m, n, k, causal)
-    return OperationRow(str(op), KINDS.index(kind), dtype, values, channels_last=_layout(call, kind))
+    return OperationRow(str(op), KINDS.index(kind), dtype, values, channels_last=_layout(call, kind, on_cpu=on_cpu))
 
 
-def _layout(call: OperatorCall, kind: str) -> int:
+def _layout(call: OperatorCall, kind: str, *, on_cpu: bool) -> int:
     """Operations.channels_last of a call."""
+    if kind in ("elementwise", "copy") and not on_cpu and is_turned(call):
+        return TURNED
     if kind == "conv":
         return int(channels_last(*convolution_operands(call)))
     images = [t for t in call.args[:2] if isinstance(t, Tensor) and t.dim() in (4, 5)]
@@ -146,6 +157,7 @@ def _touched_bytes(mutated: list[Tensor], inputs: list[Tensor]) -> tuple[int, in
 _INNERMOST = (torch.channels_last, torch.channels_last_3d)
 _BAGS = {aten._embedding_bag, aten._embedding_bag_forward_only}
 _STEPPED = {getattr(getattr(aten, name.split(".")[1]), name.split(".")[2]): rule for name, rule in STEPPED.items()}
+_GROUP_NORMS = {aten.native_group_norm, aten.native_group_norm_backward}
 _NORMS_BACKWARD = {aten.native_layer_norm_backward, aten._fused_rms_norm_backward}
 _FILLED = {aten.new_zeros, aten.new_full, aten.new_ones}
 _ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
@@ -190,10 +202,11 @@ _WINDOWS = {
     aten.max_pool2d_with_indices_backward: 2,
     aten.avg_pool2d_backward: 2,
 }
+_POOLS_BACKWARD = {aten.max_pool2d_with_indices_backward, aten.avg_pool2d_backward}
 
 
 def _window(call: OperatorCall) -> int:
-    """Input elements per output of a pool, which a CPU processes one by one; 0 if the operator does not state them."""
+    """Input elements per output of a pool, which are read one by one; 0 if the operator does not state them."""
     position = _WINDOWS.get(call.packet)
     if position is None:
         return 0
@@ -222,6 +235,22 @@ def _norm_dims(call: OperatorCall) -> tuple[int, int, int]:
     """A norm's backward: the number of computed weight gradients, rows, and elements per row."""
     width = prod(call.args[2])
     return sum(map(bool, call.args[-1][1:])), call.tensor(1).numel() // width, width
+
+
+def _group_norm(call: OperatorCall) -> tuple[int, int, tuple[int, int]]:
+    """Bytes read a second time, kernels, and (groups of all samples, elements per group) of a group norm on CUDA.
+
+    Sums are one kernel's, over the input alone (backward: and its gradient), scales and shifts of channels another's, and the
+    result that of a third, which reads the same again; backward has two more, for the gradients of weights (GroupNormKernelImpl
+    and GroupNormBackwardKernelImpl of native/cuda/group_norm_kernel.cu).
+    """
+    backward = call.packet is aten.native_group_norm_backward
+    x, weight = (call.tensor(1), call.args[4]) if backward else (call.tensor(0), call.args[1])
+    samples, channels, positions, groups = call.args[5:9] if backward else call.args[3:7]
+    shape = (samples * groups, channels // groups * positions)
+    if backward:
+        return x.nbytes + call.tensor(0).nbytes, 3 + (weight is not None) + any(call.args[9][1:]), shape
+    return x.nbytes, 2 + (weight is not None and positions > 1), shape
 
 
 def _recurrent(call: OperatorCall) -> tuple[int, Dims, int]:

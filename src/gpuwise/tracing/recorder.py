@@ -23,6 +23,7 @@ from gpuwise.job.job import Batch
 from gpuwise.strategy import Mesh
 from gpuwise.trace import KINDS, PHASES, OperationRow, OperationValues
 from gpuwise.trace.parallel.recorded_rows import CallShapes, Counted
+from gpuwise.trace.tables import NO_LAYOUT, TURNED
 from gpuwise.tracing.answers import Answers
 from gpuwise.tracing.collectives import (
     GroupTable,
@@ -36,7 +37,7 @@ from gpuwise.tracing.collectives import (
 from gpuwise.tracing.counts import Counts
 from gpuwise.tracing.describe import describe, device_type, dtype_name, size_bytes, updated_sizes
 from gpuwise.tracing.in_place import as_on_a_device
-from gpuwise.tracing.kernels.convolution import copied_operands
+from gpuwise.tracing.kernels.layouts import copied_operands
 from gpuwise.tracing.module_tracker import ModuleTracker
 from gpuwise.tracing.operator_call import OperatorCall, tensors_in
 from gpuwise.tracing.patching import patched
@@ -197,9 +198,11 @@ class Recorder(TorchDispatchMode):
             self._record_collective(call, fresh)
             return
         if self.device_type != "cpu":
-            for tensor in copied_operands(call):
-                self._record_copy(tensor)
+            for tensor, turned in copied_operands(call):
+                self._record_copy(tensor, turned=turned)
         origin, row = self._origin(), describe(call, fresh)
+        if origin.phase == OPTIMIZER and row.channels_last == TURNED and KINDS[row.kind] in ("elementwise", "copy"):
+            row = row._replace(channels_last=NO_LAYOUT)  # as the templates that updates are composed from have it
         if row.kind == _OVER_MANY:
             self.of_many[len(self.rows)] = tuple((1, size) for size in updated_sizes(call))
         self._add_row(row, origin)
@@ -234,11 +237,13 @@ class Recorder(TorchDispatchMode):
             if row is not None and row.category is None:
                 row.category = "communication_buffer"
 
-    def _record_copy(self, tensor: Tensor) -> None:
-        """A copy to another layout, made and freed inside the operator that is being recorded."""
+    def _record_copy(self, tensor: Tensor, *, turned: bool) -> None:
+        """A copy to another layout, made and freed inside the operator that is being recorded. turned: as tables.TURNED."""
         size = size_bytes(tensor)
         values = OperationValues(bytes_read=size, bytes_written=size, kernels=1)
-        self.record_kernel(OperationRow("aten.clone.default", KINDS.index("copy"), dtype_name(tensor.dtype), values), list)
+        layout = TURNED if turned else NO_LAYOUT
+        name, kind, dtype = "aten.clone.default", KINDS.index("copy"), dtype_name(tensor.dtype)
+        self.record_kernel(OperationRow(name, kind, dtype, values, channels_last=layout), list)
 
     def record_kernel(self, row: OperationRow, make: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Records one kernel that is no operator. make: creates its results."""

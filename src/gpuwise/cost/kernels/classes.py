@@ -8,12 +8,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpuwise.cost.kernels import attention, attention_decode, contraction, conv, cpu, gemm, rows, streaming, systolic
+from gpuwise.cost.kernels import attention, attention_decode, contraction, conv, cpu, gemm, pool, rows, streaming, systolic
 from gpuwise.cost.kernels.alignment import unaligned
 from gpuwise.cost.kernels.shapes import Hardware, KernelTerms, Shapes
-from gpuwise.trace.tables import KINDS, NO_LAYOUT
+from gpuwise.trace.tables import KINDS, NO_LAYOUT, TURNED
 from gpuwise.trace.trace import Trace
 
+_TURNED_KINDS = (KINDS.index("elementwise"), KINDS.index("copy"))
 CONTRACTIONS = ("gemm", "conv", "attention", "rnn")
 TERMS: dict[str, Callable[[Shapes, Hardware], KernelTerms]] = {
     "gemm": gemm.terms,
@@ -27,6 +28,7 @@ TERMS: dict[str, Callable[[Shapes, Hardware], KernelTerms]] = {
     "norm": rows.norm_terms,
     "softmax": rows.softmax_terms,
     "loss": rows.loss_terms,
+    "pool": pool.terms,
 }
 
 # Names of operations that tell kernels of a kind apart.
@@ -40,7 +42,7 @@ FINER: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "reduction": {"_fused": ("fused",)},
     "loss": {"_nll": ("nll_loss",)},
-    "pool": {"_max": ("max_pool", "adaptive_max_pool")},
+    "pool": {"_max": ("max_pool", "adaptive_max_pool"), "_bilinear": ("upsample_bilinear2d",)},
 }
 
 
@@ -58,10 +60,10 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
     Classes are kinds of operation, told further apart where kernels differ: conv_depthwise (one input channel a group),
     conv_grouped, conv_channels_last, gemm_batched, gemm_unaligned (alignment.unaligned; on GPUs), norm_batch, norm_layer,
     norm_group, attention_efficient, attention_cudnn, attention_decode (few queries, in inference), pool_max, loss_nll,
-    elementwise_fused and reduction_fused (chains that torch.compile made one kernel of), elementwise_binary,
-    elementwise_activation (transcendental) and elementwise_activation_gelu, elementwise_norm (batch norm in inference knows
-    its statistics), copy_cast (to another type) and copy_cat, apart from copies that change the order; with _backward where
-    they are one.
+    pool_bilinear, elementwise_fused and reduction_fused (chains that torch.compile made one kernel of), elementwise_binary,
+    elementwise_activation (transcendental) and elementwise_activation_gelu, elementwise_norm (batch norm in inference
+    knows its statistics), copy_cast (to another type) and copy_cat, apart from copies that change the order; with _turned
+    where an operand is read across its rows (tables.TURNED), with _backward where they are one.
     """
     operations, strategy = trace.operations, trace.header.strategy
     last = _channels_last(trace)
@@ -73,7 +75,8 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
     code = (((operations.kind.astype(np.int64) * len(names) + name) * len(dtypes) + dtype) * 2 + batched) * 2 + alone
     code = code * 2 + last
     odd = unaligned(trace)
-    code = (code * 2 + decode) * 2 + odd
+    turned = (operations.channels_last == TURNED) & np.isin(operations.kind, _TURNED_KINDS)
+    code = ((code * 2 + decode) * 2 + odd) * 2 + turned
     _, first, member, sizes = np.unique(code, return_index=True, return_inverse=True, return_counts=True)
     rows_of = np.split(np.argsort(member, kind="stable"), np.cumsum(sizes)[:-1])
     grouped: dict[tuple[str, str], list[np.ndarray]] = {}
@@ -88,6 +91,7 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
             channels_last=bool(last[row]),
             decode=bool(decode[row]),
             odd=bool(odd[row]) and trace.header.target != "cpu",
+            turned=bool(turned[row]),
         )
         grouped.setdefault((key, operations.dtype[row] if kind in CONTRACTIONS else ""), []).append(members)
     return {key: np.sort(np.concatenate(parts)) for key, parts in grouped.items()}
@@ -104,9 +108,11 @@ def class_of(
     channels_last: bool = False,
     decode: bool = False,
     odd: bool = False,
+    turned: bool = False,
 ) -> str:
     """The class of an operation (classes()). batched: several products, or groups of a convolution; depthwise: of one output
-    each; decode: attention of few queries; odd: a product of matrices with odd rows (alignment.unaligned)."""
+    each; decode: attention of few queries; odd: a product of matrices with odd rows (alignment.unaligned); turned: see
+    tables.TURNED."""
     key = kind
     if kind == "conv":
         key += "" if not batched else "_depthwise" if depthwise else "_grouped"
@@ -119,6 +125,7 @@ def class_of(
         key += "_decode" if decode else "_efficient" if "efficient" in name else "_cudnn" if "cudnn" in name else ""
     if kind in FINER:
         key += next((suffix for suffix, names in FINER[kind].items() if _short(name).startswith(names)), "")
+    key += "_turned" if turned else ""
     return key + "_backward" if "backward" in name and not key.startswith("elementwise") else key
 
 

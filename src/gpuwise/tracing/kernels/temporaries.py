@@ -28,6 +28,7 @@ from gpuwise.notes.job import convolution_workspaces, recurrent_reserve
 from gpuwise.trace import stepped
 from gpuwise.tracing.kernels import attention_temporaries, ctc, rnn
 from gpuwise.tracing.kernels.convolution_temporaries import convolution_backward_bytes, convolution_bytes
+from gpuwise.tracing.kernels.layouts import blas_reads
 from gpuwise.tracing.kernels.schemas import CudnnRnnArguments, CudnnRnnBackwardArguments
 from gpuwise.tracing.operator_call import OperatorCall
 
@@ -74,20 +75,9 @@ def _product(first: int) -> Rule:
     """
 
     def rule(call: OperatorCall) -> int:
-        return sum(t.nbytes for t in call.tensors(first, first + 1) if not _blas_reads(t))
+        return sum(t.nbytes for t in call.tensors(first, first + 1) if not blas_reads(t))
 
     return rule
-
-
-def _blas_reads(tensor: Tensor) -> bool:
-    if tensor.dim() < 2:
-        return True
-    (rows, columns), (between_rows, between_columns) = tensor.shape[-2:], tensor.stride()[-2:]
-    return (
-        (between_columns == 1 and between_rows >= columns)
-        or (between_rows == 1 and between_columns >= rows)
-        or (tensor.is_contiguous() and between_rows != 0 and between_columns != 0)
-    )
 
 
 def _group_norm(call: OperatorCall) -> int:
