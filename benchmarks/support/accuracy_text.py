@@ -139,7 +139,7 @@ BIASES = """
 ## Known biases
 
 - **Compiled vision models** of kinds that no fit has seen are further off than eager ones.
-- **VOLO, FocalNet and PoolFormer** are much too fast on every GPU.
+- **FocalNet** is too fast on every GPU.
 - **The same ResNet-50 on the same card** varies by 1.6 to 1.8 times between published tables, by layout, loader and framework.
 - **Pairs of cards over PCIe.** GeForce and RTX cards exchange through host memory, at figures of two RTX 6000 Ada ([network.md](network.md)).
 - **BERT-large on several A100 SXM.** The published runs scale badly (8 GPUs give 3.3 times one GPU), which NVLink does not explain.
