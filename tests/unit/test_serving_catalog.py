@@ -72,7 +72,7 @@ def test_the_whole_catalog_answers_as_every_device_by_name(few_chips):
     assert [each.usd_per_month for each in whole.by_rate] == [each.usd_per_month for each in named.by_rate]
     words = " ".join(whole.assumptions)
     assert "tpu-v5e" in words  # of which no engine has figures
-    assert "served in fp16, since they do not compute in bf16: t4" in words
+    assert "do not compute in" not in words  # a T4 serves in fp16
 
 
 def test_devices_without_bf16_serve_in_fp16_unless_bf16_is_named(few_chips):
@@ -191,3 +191,11 @@ def test_fleets_that_change_are_chosen_as_every_device_by_name(few_chips, settin
     assert at.device == whole.rows[0].device
     slack = 1e-6  # weights of several devices hold some norms twice
     assert at.usd_per_month[0] * (1 - slack) <= whole.rows[0].usd_per_month <= at.usd_per_month[1] * (1 + slack)
+
+
+def test_no_notebook_session_is_priced_for_a_server():
+    providers = {offer.provider for offer in load_catalog().offers}
+    assert {"colab", "kaggle"} <= providers
+    assert providers - {offer.provider for offer in load_catalog().where_servers_stay().offers} == {"colab", "kaggle"}
+    for job_, settings in ((job(), {"rate": "1/s"}), ("resnet50", {"rate": "1/s"})):
+        assert all("olab" not in row.offer for row in serve_plan(job_, on="l4,t4", **settings).rows)

@@ -91,7 +91,8 @@ def serve_plan(
     NoPlanError (nothing serves the rate inside the budget), UnsupportedError or MissingDependencyError.
     """
     requested = named_settings(settings, ServingSettings)
-    limits, catalog, sizes = parse_limits(requested.get("slo") or ""), load_catalog(), sizes_of(requested)
+    limits, sizes = parse_limits(requested.get("slo") or ""), sizes_of(requested)
+    catalog = load_catalog().where_servers_stay()
     resolved = None if isinstance(job, str) and job.endswith(TRACE_SUFFIX) else job_of(job, **sizes)
     if resolved is None or resolved.generate is None:
         named = NamedPasses(resolved, lambda tokens: source_of(job, seq_len=tokens, image_size=requested.get("image_size")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import copy
 from datetime import date
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from gpuwise.hardware.catalog_build import (
     with_digest,
 )
 from gpuwise.hardware.pricelist import OfferRow, exact_day
+from gpuwise.hardware.providers import provider
 from gpuwise.hardware.refreshed import RefreshedList, read_list, refreshed_files
 from gpuwise.hardware.rows import CHIP, LINK, OFFER, CatalogRow, Column, latest_day, read_row
 from gpuwise.hardware.today import today
@@ -150,6 +152,12 @@ class Catalog:
     def offers(self) -> tuple[Offer, ...]:
         """Every offer that can be priced."""
         return tuple(offer for row in self.offer_rows for offer in row.offers(today=self.today))
+
+    def where_servers_stay(self) -> Catalog:
+        """The same without offers of notebook sessions, in which no server stays up."""
+        catalog = copy(self)
+        catalog.offers = tuple(offer for offer in self.offers if not provider(offer.provider).notebooks)
+        return catalog
 
     @cached_property
     def incomplete_offers(self) -> tuple[OfferRow, ...]:

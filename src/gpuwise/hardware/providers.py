@@ -20,6 +20,7 @@ class Provider:
     Attributes:
         id: as in the offers' files.
         alone: why several of its machines are not rented to run one job; "" where they are.
+        notebooks: whether it rents sessions of notebooks, in which no server stays up.
         quotas: what it lets a new account rent by default, by terms ("any" for all); empty where nothing is known.
         quota_raise: how to request a larger quota, and how long that takes; "" where nothing is known.
         unverified: names of figures that no stored page of the provider confirms.
@@ -41,6 +42,7 @@ class Provider:
     storage_usd_per_gb_month: float | None = None
     transfer_usd_per_gb: float | None = None
     alone: str = ""
+    notebooks: bool = False
     quotas: Mapping[str, str] = field(default_factory=dict, hash=False)
     quota_raise: str = ""
     unverified: tuple[str, ...] = ()
