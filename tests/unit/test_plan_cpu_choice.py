@@ -19,7 +19,7 @@ from gpuwise.plan.cpu.choice import CpuChoice, Price, choose
 from gpuwise.plan.cpu.compile_time import KERNEL_S, LOADING_S, compile_s, drawing_s, pays_back_after, slowed
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Communication, Trace
-from gpuwise.trace.tables import COLUMNS, KINDS
+from gpuwise.trace.tables import COLUMNS, KINDS, NO_GROUP, NO_LAYOUT
 
 CPU = Chip(
     "here-cpu",
@@ -54,6 +54,8 @@ def trace_of(strategy: Strategy, *, images: bool, random_numbers: int = 0) -> Tr
             kind=np.append(kinds, [KINDS.index("elementwise")] * GENERATED),
             dtype=(*operations.dtype, *("float32",) * GENERATED),
             values=np.concatenate([values, more]),
+            channels_last=np.append(operations.channels_last, [NO_LAYOUT] * GENERATED),
+            group=np.append(operations.group, [NO_GROUP] * GENERATED),
         )
     return replace(trace, operations=operations)
 

@@ -55,10 +55,10 @@ def _row(row: ServingRow) -> list[str]:
     latency, window_s = row.latency["latency_s"], row.forward.window_s
     return [
         row.device,
-        f"{row.replicas:,}",
+        f"{row.replicas:,}" + (f" of {row.forward.servers} servers" if row.forward.servers > 1 else ""),
         percent(row.load),
         row.forward.precision,
-        f"{row.forward.batch:,}" + (f" on each of {row.forward.servers} servers" if row.forward.servers > 1 else ""),
+        f"{row.forward.batch:,}",
         format_duration(window_s) if window_s else "none",
         rate_words(row.saturation_rate),
         *_latencies(latency),

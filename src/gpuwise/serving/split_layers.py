@@ -19,7 +19,7 @@ from gpuwise.units import format_bytes
 COPIED_FROM = 32  # tokens of a pass, from which weights on the host are copied to the card
 # How long a processor takes for layers beside a card, over the forecast of a processor that has them all. Fitted on one row,
 # qwen3-14b of AlexsJones/llmfit#774; docs/serving-accuracy.md has those kept out, all of one machine. Why is unknown.
-BESIDE_A_CARD = 1.38
+BESIDE_A_CARD = 1.48
 
 
 @dataclass(frozen=True)
