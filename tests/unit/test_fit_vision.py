@@ -53,7 +53,7 @@ def test_classes_that_are_not_named_stay():
 
 
 def test_memory_of_products_stays_within_what_cards_reach():
-    """Whatever else makes steps slow: here they take three times what memory gives, the rest of the step is priced right."""
+    """Other things make steps slow: here they take three times what memory gives, the rest of the step is priced right."""
     table = made()
     seconds = {"compute": np.full(600, 1e-6), "memory": 10 ** np.random.default_rng(1).uniform(-4, -3, 600)}
     part = table.parts["conv.fp16"]

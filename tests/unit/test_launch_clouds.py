@@ -166,7 +166,7 @@ def test_files_larger_than_a_config_map_are_refused_with_their_size(tmp_path):
         ("kubernetes", plan_at(), {"env": ["aws_secret_access_key=x"]}, "its value would stand in the files"),
         ("kubernetes", plan_at(), {"run": "/work"}, "Kubernetes mounts no volume there"),
         ("kubernetes", plan_at(), {"run": "../run"}, "Kubernetes mounts no volume there"),
-        ("kubernetes", plan_at(), {"run": "/work/./"}, "Kubernetes mounts no volume there"),
+        ("kubernetes", plan_at(), {"run": "/launch/./"}, "Kubernetes mounts no volume there"),
         ("skypilot", plan_at(), {"run": "/mnt"}, "is not in a folder where the volume could be mounted"),
         ("skypilot", plan_at(), {"run": "/mnt/."}, "is not in a folder where the volume could be mounted"),
         ("skypilot", plan_at(), {"run": "/mnt/../a"}, "is not in a folder where the volume could be mounted"),

@@ -149,7 +149,7 @@ def test_each_mode_has_the_spread_of_its_own_errors_and_of_all_where_they_are_fe
     assert few.rows == 7
 
 
-def test_what_a_grouped_convolution_costs_whatever_its_size_is_a_floor():
+def test_what_a_grouped_convolution_of_any_size_costs_is_a_floor():
     """oneDNN puts operands into another order at each call. Where the floor had no room, arithmetic took its time, and larger
     convolutions were forecast at several times theirs."""
     generator, law = np.random.default_rng(0), (1.5e-4, 4e-11)  # seconds a call, and an operation

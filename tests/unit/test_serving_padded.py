@@ -101,7 +101,7 @@ def test_equal_lengths_are_a_plan_of_that_length():
 
 
 def test_a_bucket_is_a_plan_of_its_end():
-    """Everything is padded to 128, whatever its length."""
+    """Samples of any length are padded to 128."""
     settings = {"on": "l4", "rate": "50/s", "slo": "latency=50ms", "batch": 8, "precision": "bf16"}
     padded_to_end = serve_plan("bert-base", input=40, buckets="128", **settings)
     alike = serve_plan("bert-base", seq_len=128, **settings)

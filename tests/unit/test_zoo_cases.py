@@ -113,6 +113,20 @@ def test_a_mean_of_rates_is_the_rate_of_steps_one_after_the_other():
     assert mean_step_s([(0.5, 0.5 * 2 / 3), (2.0, 0.5 * 4 / 3)]) == pytest.approx(100 * 3 / mean)
 
 
+def test_the_run_whose_log_gave_the_buckets_is_no_test_of_them():
+    run = {
+        "source_repo": "lambdal/deeplearning-benchmark",
+        "framework": "PyTorch",
+        "model": "GNMT",
+        "task": "train",
+        "gpu": "A40-48GB",
+        "precision": "amp-fp16",
+        "batch_per_gpu": 880.0,
+    }
+    assert isinstance(result_of(**run, num_gpus=2), Unscored)
+    assert isinstance(result_of(**run, num_gpus=4), Case)
+
+
 def test_sums_over_sentences_take_the_host_as_long_as_an_operation_each():
     case = result_of(
         source_repo="lambdal/deeplearning-benchmark", framework="PyTorch", model="GNMT", task="train", batch_per_gpu=100.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import torch
 from examples.digits import loss as loss_of
-from tests.validators.training import still_net
+from tests.validators.training import recorded, still_net
 
 
 class Digits(pl.LightningModule):
@@ -29,10 +29,10 @@ class Digits(pl.LightningModule):
 
 
 def main(folder: str, file: str) -> None:
-    recorded = torch.load(Path(folder) / "recorded.pt", weights_only=True)
-    module = Digits(recorded["weights"])
+    weights, batches = recorded(Path(folder))
+    module = Digits(weights)
     trainer = runpy.run_path(file)["trainer"](logger=False)
-    trainer.fit(module, torch.utils.data.DataLoader(recorded["batches"], batch_size=None))
+    trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
     print("losses", *module.losses)
 
 

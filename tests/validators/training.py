@@ -12,6 +12,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuwise.export.cells import IN_SCRIPT
 from gpuwise.export.target import DeviceSet, Heading
@@ -19,6 +20,9 @@ from gpuwise.export.targets import target_of
 from gpuwise.export.values import values_of_strategy
 from gpuwise.export.writing import keys_of_plan
 from gpuwise.strategy import Strategy
+
+if TYPE_CHECKING:
+    import torch
 
 TRAINERS = ("accelerate", "lightning")
 STRATEGY = Strategy(micro_batch=32, accumulation=2, optimizer="adamw")
@@ -43,9 +47,10 @@ def losses_agree(name: str) -> list[str]:
 
 
 def record(folder: Path) -> list[float]:
-    """The losses of gpuwise's micro-batches; its first weights and its batches go to folder/recorded.pt."""
+    """The losses of gpuwise's micro-batches; its first weights and its batches go to folder (see `recorded`)."""
     import torch
     from examples.digits import job as digits
+    from safetensors.torch import save_file
     from torch._subclasses import FakeTensor
 
     import gpuwise
@@ -78,8 +83,18 @@ def record(folder: Path) -> list[float]:
     }
     gpuwise.train(job, steps=STEPS, run=folder / "run", **settings)
     losses, batches = losses[-2 * STEPS :], batches[-2 * STEPS :]
-    torch.save({"weights": weights, "batches": batches}, folder / "recorded.pt")
+    save_file(weights, folder / "weights.safetensors")
+    for number, batch in enumerate(batches):
+        save_file(batch, folder / f"batch-{number}.safetensors")
     return losses
+
+
+def recorded(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, torch.Tensor]]]:
+    """The weights and the batches that `record` left in a folder."""
+    from safetensors.torch import load_file
+
+    batches = [load_file(folder / f"batch-{number}.safetensors") for number in range(2 * STEPS)]
+    return load_file(folder / "weights.safetensors"), batches
 
 
 def still_net():  # type: ignore[no-untyped-def]

@@ -120,9 +120,7 @@ class JobPasses:
 
     def __init__(self, source: StepSource, settings: PassSettings) -> None:
         self.source, self.settings = source, settings
-        self.batch, self.window_s, self.precision = settings.batch, settings.window_s, settings.precision
-        self.engine, self.servers = settings.engine, settings.servers
-        self._techniques, self._limit_s = settings.techniques, pass_limit_s(settings.limits)
+        self._limit_s = pass_limit_s(settings.limits)
         self._pricers: dict[tuple[bool, str, bool], StepPricer] = {}
         self._passes: dict[Key, DevicePasses] = {}
         self._memory_assumed: set[str] = set()
@@ -150,9 +148,9 @@ class JobPasses:
             raise UnsupportedError(f"several processors have no figures; copies that share one are --servers {device.count}")
         key = key_of(device)
         if key not in self._passes:
-            choices = [self.precision] if self.precision else self._precisions(device)
+            choices = [self.settings.precision] if self.settings.precision else self._precisions(device)
             self._passes[key] = next(
-                in_each_precision(choices, lambda each, _: self._in_precision(device, each), refusals=(PrecisionError,))
+                in_each_precision(choices, lambda each, _: self.in_precision(device, each), refusals=(PrecisionError,))
             )
         return self._passes[key]
 
@@ -165,49 +163,47 @@ class JobPasses:
 
     def _precisions(self, device: Device) -> list[str]:
         """Those to choose from on a device, the fastest first."""
-        return [self.engine.precision] if self.engine else step_precisions(self.source, device, mode="infer")
+        return [self.settings.engine.precision] if self.settings.engine else step_precisions(self.source, device, mode="infer")
 
     def instances(self, device: Device) -> list[ForwardInstance]:
         """A machine with each number of servers and each batch that is considered, smallest first. Errors as for `passes`."""
         instances: list[ForwardInstance] = []
-        for servers in servers_considered(device, self.servers):
+        for servers in servers_considered(device, self.settings.servers):
             try:
                 passes = self.passes(server_part(device, servers))
             except DoesNotFitError:
                 if instances:
                     break  # nor do more of them
                 raise
-            batches = [self.batch] if self.batch else sorted(passes.forecasts)
+            batches = [self.settings.batch] if self.settings.batch else sorted(passes.forecasts)
             if servers > 1 and device.cluster.memory_bytes is None:  # a processor whose machine's memory is assumed
                 needed = {batch: servers * passes.forecasts[batch].memory.device_bytes for batch in batches}
                 batches = [batch for batch in batches if needed[batch] <= ASSUMED_BYTES]
             times, costs = passes.times, passes.costs
             instances += [
-                ForwardInstance(times, WindowPolicy(batch, self.window_s), device.count, costs, servers) for batch in batches
+                ForwardInstance(times, WindowPolicy(batch, self.settings.window_s), device.count, costs, servers)
+                for batch in batches
             ]
         return instances
 
-    def sized(self, device: Device, precision: str, sizes: Sequence[int]) -> DevicePasses:
-        """The passes of these sizes, as far as they fit. Errors as for `passes`."""
-        return self._in_precision(device, precision, sizes)
-
-    def _in_precision(self, device: Device, precision: str, sizes: Sequence[int] | None = None) -> DevicePasses:
+    def in_precision(self, device: Device, precision: str, sizes: Sequence[int] | None = None) -> DevicePasses:
+        """The passes of these sizes (by default of those to choose from), as far as they fit. Errors as for `passes`."""
         chip, memory_bytes = device.chip, device.cluster.memory_bytes
-        if self.engine is not None:
-            self.engine.check(chip, precision)
-        strategy = self._techniques.but(precision=precision)
+        if self.settings.engine is not None:
+            self.settings.engine.check(chip, precision)
+        strategy = self.settings.techniques.but(precision=precision)
         check_techniques(strategy, self.source.step_facts(device.target))
         check_can_run(chip, mode="infer", precision=precision)  # before any tracing
         cluster = Cluster(chip, memory_bytes=memory_bytes)
         forecasts: dict[int, Forecast] = {}
-        for size in sizes or sizes_up_to(self.batch or MOST):
+        for size in sizes or sizes_up_to(self.settings.batch or MOST):
             forecast = self._forecast(strategy.but(micro_batch=size), cluster, device)
             if not self._fits(forecast, chip.id):
                 break
             forecasts[size] = forecast
-            if self.batch is None and sizes is None and self._larger_is_useless(forecasts):
+            if self.settings.batch is None and sizes is None and self._larger_is_useless(forecasts):
                 break
-        if 1 not in forecasts or (self.batch and self.batch not in forecasts):
+        if 1 not in forecasts or (self.settings.batch and self.settings.batch not in forecasts):
             size, needed = forecast.strategy.micro_batch, format_bytes(forecast.memory.device_bytes)
             capacity = format_bytes(forecast.memory.capacity_bytes or ASSUMED_BYTES)
             raise DoesNotFitError(f"a pass of {size:,} in {precision} takes {needed}; {chip.id} has {capacity}")
@@ -226,7 +222,11 @@ class JobPasses:
             if single or pricer.traces.family(strategy).covers({"micro_batch": strategy.micro_batch}):
                 break
         forecast = pricer.forecast(strategy, cluster, expandable=False)
-        return forecast if self.engine is None else self.engine.forecast(forecast, pricer.trace(strategy), cluster.chip)
+        return (
+            forecast
+            if self.settings.engine is None
+            else self.settings.engine.forecast(forecast, pricer.trace(strategy), cluster.chip)
+        )
 
     def _larger_is_useless(self, forecasts: Mapping[int, Forecast]) -> bool:
         """Whether the largest pass takes longer than the limit, or serves hardly more samples a second than a quarter of it."""

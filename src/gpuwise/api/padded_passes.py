@@ -18,6 +18,7 @@ from gpuwise.serving.instance import LoadShape
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.padded import PaddedTimes, priced_lengths
 from gpuwise.serving_settings import ServingSettings
+from gpuwise.step_settings import flag_of
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -98,9 +99,10 @@ def sample_lengths(requested: ServingSettings, *, source: StepSource, longest: i
     if mean is None:
         for name in ("spread", "buckets"):
             if requested.get(name) is not None:
+                flag = flag_of(name)
                 raise InputError(
-                    f"--{name} is of samples of different lengths, and no mean is named.",
-                    ["--input 100, their mean tokens", f"leave out --{name}"],
+                    f"{flag} is of samples of different lengths, and no mean is named.",
+                    ["--input 100, their mean tokens", f"leave out {flag}"],
                 )
         return None
     if source.tokens_per_sample == 1:
@@ -110,7 +112,7 @@ def sample_lengths(requested: ServingSettings, *, source: StepSource, longest: i
         )
     for name in ("seq_len", "profile"):
         if requested.get(name):
-            flag = f"--{name.replace('_', '-')}"
+            flag = flag_of(name)
             raise InputError(
                 f"{flag} is of samples that are all alike, and --input of others.", [f"leave out {flag}", "no --input"]
             )
@@ -161,10 +163,10 @@ class PaddedPasses(JobPasses):
         key = key_of(device)
         if key not in self._passes:
             shortest = self._by_tokens[min(self._by_tokens)].passes(device)
-            longest = self.sized(device, shortest.precision, sorted(shortest.forecasts))
+            longest = self.in_precision(device, shortest.precision, sorted(shortest.forecasts))
             sizes = sorted(longest.forecasts)
             tables = {
-                tokens: passes.sized(device, shortest.precision, sizes).forecast_times
+                tokens: passes.in_precision(device, shortest.precision, sizes).forecast_times
                 for tokens, passes in self._by_tokens.items()
             }
             padded = PaddedTimes(tables, self._lengths.shape.at(1.0), self._lengths.buckets)

@@ -82,7 +82,7 @@ def forward_plan(
     shape = LoadShape(Lengths(1, 1)) if lengths is None else lengths.shape
     plan = _Plan(catalog, model, shape, limits, rate_per_s, lengths)
     names = [HERE] if on is None else device_names(on)
-    check_servers_share([device_of(name, catalog) for name in names], model.servers)
+    check_servers_share([device_of(name, catalog) for name in names], model.settings.servers)
     timing = _timed(plan, named.job, names) if requested.get("profile") else None
     if on is None:
         rows, fleets, about = plan.of_catalog()
@@ -108,7 +108,7 @@ def forward_plan(
         rows=cheapest_first(rows),
         assumption_notes=(
             *plan.assumed(requested),
-            *_of_rows(rows, named=engine.precision if engine else model.precision),
+            *_of_rows(rows, named=engine.precision if engine else model.settings.precision),
             *model.notes,
             *about,
         ),
@@ -127,7 +127,7 @@ def _timed(plan: _Plan, job: Job | None, names: Sequence[str]) -> PlanTiming | N
             ["name the job it is of", "leave out --profile"],
         )
     check_profiles_here(names, plan.catalog)
-    if plan.model.servers != 1:
+    if plan.model.settings.servers != 1:
         raise InputError("--profile times one server, and --servers are several.", ["leave out --servers", "no --profile"])
     device, untimed = device_of(HERE, plan.catalog), plan.row(HERE)
     plan.remarks.clear()
@@ -136,7 +136,9 @@ def _timed(plan: _Plan, job: Job | None, names: Sequence[str]) -> PlanTiming | N
     load = plan.load.at(plan.rate_per_s)
     profile = plan.model.time(
         device,
-        lambda passes: forward_profile(job, passes, device, engine=plan.model.engine, load=load, rate_per_s=plan.rate_per_s),
+        lambda passes: forward_profile(
+            job, passes, device, engine=plan.model.settings.engine, load=load, rate_per_s=plan.rate_per_s
+        ),
     )
     return PlanTiming(profile, untimed)
 
@@ -202,7 +204,7 @@ class _Plan:
             usd_per_million_tokens=None,
             forward=passes.of(instance.policy, servers=instance.servers, threads=threads),
             owned=device.spec.machine is not None,
-            launch=graph_line(self.model.engine, batch=instance.policy.batch, threads=threads or device.chip.sm_count),
+            launch=graph_line(self.model.settings.engine, batch=instance.policy.batch, threads=threads or device.chip.sm_count),
         )
         if family(device.chip) == "systolic":
             self.compiled.append(name)
@@ -245,7 +247,7 @@ class _Plan:
             *(() if self.lengths is None else self.lengths.notes),
             _engine_note(requested),
             *((notes.passes_are_compiled(chips=compiled),) if compiled else ()),
-            *(() if self.model.batch else (notes.batches_that_serve_most(most=MOST),)),
+            *(() if self.model.settings.batch else (notes.batches_that_serve_most(most=MOST),)),
             *(() if "window" in requested else (notes.no_window(),)),
             serving_notes.poisson_arrivals(),
             *(() if self.is_measured else (serving_notes.machine_not_measured(),)),

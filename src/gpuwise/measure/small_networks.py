@@ -1,6 +1,5 @@
 """Passes of small networks over few samples, for `measure` to observe: what a server runs of a model that fits a phone. Their
-operations take microseconds, so what each kernel costs whatever its size shows here, and weights stay in caches from pass to
-pass."""
+operations take microseconds, so the cost of each call shows here, and weights stay in caches from pass to pass."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A fixed number of clients of instances that read prompts and others that write answers (gpuwise.serving.apart).
 
 A client sends its next request when it has the answer to the last one, so what writers do decides when readers get work: all
-instances run side by side. The one whose next iteration begins first goes on, up to where another one's begins; whatever that
+instances run side by side. The one whose next iteration begins first goes on, up to where another one's begins; what that
 one sends arrives no sooner. Requests go to the instance with the fewest unfinished ones, as routers send them (NVIDIA Dynamo,
 vLLM's production stack).
 """

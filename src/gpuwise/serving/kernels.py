@@ -130,8 +130,8 @@ class EngineKernels:
 
     def _unpacked_s(self, kernel_class: str, dtype: str, shapes: Shapes) -> NDArray[np.float64]:
         """Seconds of products that unpack their weights. Scales of blocks are multiplied and added by vector units between
-        the integer products, so that a multiprocessor takes as many clocks on every generation, whatever its matrix units
-        could; or as long as the bytes take."""
+        the integer products, so that a multiprocessor takes as many clocks on every generation; or as long as the bytes
+        take."""
         hardware = hardware_of(self._cluster.chip, self._parameters)
         of_chip = self._costs.products_per_clock * hardware.units * hardware.clock_hz
         times = self._times(kernel_class, dtype, shapes)

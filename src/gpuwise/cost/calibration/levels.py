@@ -75,7 +75,7 @@ class Calibration:
         """The same for products of few rows, which read a matrix once: another kernel than those of many rows.
 
         A memory term that was learned from whole steps has no curve over the bytes of a product. All products of such steps
-        have many rows, and the term holds whatever else took their time. Those of few rows take the first term, from the most
+        have many rows, and the term holds all that else took their time. Those of few rows take the first term, from the most
         specific file on, that was learned over sizes, few rows among them.
         """
         return replace(self, few_rows=True, _applied={})

@@ -73,7 +73,7 @@ def _member(archive: bytes, provider: str, source: str) -> bytes:
                 data = file.read(LARGEST_BYTES + 1)
     except KeyError:
         raise unreadable(source, f"the archive has no file {provider}.csv") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
         raise unreadable(source, f"the archive is damaged ({error})") from None
     if len(data) > LARGEST_BYTES:
         raise unreadable(source, f"{name} unpacks to more than {LARGEST_BYTES:,} bytes")
