@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from benchmarks.serving.instances import DEVICES, generation_on, instance_of
+from benchmarks.serving.instances import DEVICES, generation_on, instance_of, parts_of
 from benchmarks.serving.online import ENGINES, FIGURES, FORMATS, OnlineRun
 from benchmarks.serving.online_settings import OnlineSettings, settings_of_run
 from benchmarks.serving.page import error_row, publish, table_of
@@ -72,7 +72,8 @@ class ApartRun:
         run, longest = self.run, self.run.read + self.run.written
         names = run.engine, run.device, run.family, degrees, run.format
         cache = run.settings.cache
-        return instance_of(*names, cache=cache, longest=longest, sequences=sequences, batched_tokens=tokens)
+        parts = parts_of(*names, cache=cache, longest=longest, sequences=sequences, batched_tokens=tokens)
+        return instance_of(run.engine, parts)
 
     def _transfer(self, degrees: Degrees) -> Transfer:
         catalog, run = load_catalog(), self.run

@@ -12,6 +12,7 @@ from gpuwise.serving.engines import engine_of
 from gpuwise.serving.formats import StoredWeights, format_of, stored
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.instance import Instance
+from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.sharing import Degrees
 from gpuwise.serving.step_time import EngineStep
 
@@ -28,7 +29,7 @@ OUTSIDE_BYTES = 700_000_000  # of driver and communicators
 MOST_TOKENS = 1 << 15  # of an iteration
 
 
-def instance_of(
+def parts_of(
     engine: str,
     device: str,
     family: str,
@@ -39,20 +40,22 @@ def instance_of(
     longest: int,
     sequences: int | None = None,
     batched_tokens: int | None = None,
-) -> Instance:
-    """A family under an engine on devices of one kind, named as in the tables.
+    memory_share: float = 0.0,
+) -> tuple[EngineStep, BatchingPolicy]:
+    """Iterations and batches of a family under an engine on devices of one kind, named as in the tables.
 
     Arguments:
         format: of weights; "" for bf16.
         cache: format of keys and values; "" for bf16.
         longest: tokens of the longest request.
         sequences, batched_tokens: as for Engine.policy.
+        memory_share: of the devices' memory, that the engine takes; 0 for the engine's own.
 
     Raises InputError where the weights, or one request, do not fit.
     """
     chosen = engine_of(engine)
     step, generation, weights = _step(engine, device, family, degrees, format, cache)
-    policy = chosen.policy(
+    policy = replace(chosen, memory_share=memory_share or chosen.memory_share).policy(
         generation,
         capacity_bytes=step.cluster.capacity_bytes or 0,
         outside_bytes=OUTSIDE_BYTES,
@@ -61,6 +64,12 @@ def instance_of(
         sequences=sequences,
         batched_tokens=batched_tokens,
     )
+    return step, policy
+
+
+def instance_of(engine: str, parts: tuple[EngineStep, BatchingPolicy]) -> Instance:
+    """The instance of these parts (parts_of), with the engine's intervals."""
+    chosen, (step, policy) = engine_of(engine), parts
     return Instance(step, policy, chosen.spread, first_token_spread=chosen.first_token_spread)
 
 

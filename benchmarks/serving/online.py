@@ -16,27 +16,17 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from benchmarks.serving.models import CONFIGS, generation_of
+from benchmarks.serving.instances import parts_of
+from benchmarks.serving.models import CONFIGS
 from benchmarks.serving.online_settings import OnlineSettings, settings_of_run
-from gpuwise.api.devices import device_of
 from gpuwise.errors import GpuwiseError
-from gpuwise.hardware import load_catalog
 from gpuwise.serving.continuous import serve
 from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.engines import engine_of
-from gpuwise.serving.formats import format_of, stored
-from gpuwise.serving.generation import Generation
 from gpuwise.serving.requests import Requests, requests
 from gpuwise.serving.served import Served
 from gpuwise.serving.sharing import Degrees
-from gpuwise.serving.step_time import EngineStep
 
-DEVICES = {
-    "H100 SXM": "h100-80gb-sxm",
-    "B200 SXM": "b200-180gb-sxm",
-    "B300 SXM": "b300-288gb-sxm",
-    "GB200": "gb200-186gb",
-}
 ENGINES = {"vllm": "vllm", "trtllm": "tensorrt-llm", "sglang": "sglang"}
 FORMATS = {"fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4", "int4_wo": "int4"}
 FIGURES = ("ttft_s", "tpot_s", "end_s")
@@ -87,18 +77,20 @@ class OnlineRun:
 
     def served(self, costs: EngineCosts | None = None) -> Served:
         """The run as forecast, where the engine adds this to an iteration; None (default): the engine's own."""
-        settings, engine = self.settings, engine_of(self.engine)
-        step, generation = _step(self.engine, self.device, self.family, self.degrees, self.format, settings.cache)
-        policy = replace(engine, memory_share=settings.memory_share or engine.memory_share).policy(
-            generation,
-            capacity_bytes=step.cluster.capacity_bytes or 0,
-            outside_bytes=700_000_000,
+        settings = self.settings
+        step, policy = parts_of(
+            self.engine,
+            self.device,
+            self.family,
+            self.degrees,
+            self.format,
+            cache=settings.cache,
             longest=self.read + self.written,
-            weight_bytes=stored(generation, format_of(self.format) if self.format else None).bytes,
             sequences=min(self.concurrency, settings.sequences or self.concurrency),
             batched_tokens=settings.tokens(self.read),
+            memory_share=settings.memory_share,
         )
-        costs = costs or engine.costs
+        costs = costs or engine_of(self.engine).costs
         policy, step = replace(policy, request_s=costs.request_s), step.with_costs(costs)
         waited = settings.iterations_waited(
             read=self.read, written=self.written, devices=self.degrees.devices, concurrency=self.concurrency
@@ -107,14 +99,6 @@ class OnlineRun:
             at_once = serve(self.load(), step, policy, concurrency=self.concurrency)
             policy = replace(policy, request_s=costs.request_s + waited * float(np.nanmedian(at_once.tpot_s)))
         return serve(self.load(), step, policy, concurrency=self.concurrency)
-
-
-@lru_cache
-def _step(engine: str, device: str, family: str, degrees: Degrees, format: str, cache: str) -> tuple[EngineStep, Generation]:
-    generation = generation_of(family).shared(degrees).cached_in(1.0 if cache else 2.0)
-    cluster = device_of(f"{DEVICES[device]}:{degrees.devices}", load_catalog()).cluster
-    weights = stored(generation, format_of(format) if format else None)
-    return EngineStep(generation, cluster, weights=weights, costs=engine_of(engine).costs, most_tokens=1 << 15), generation
 
 
 def online_runs(reference: Path) -> Iterator[OnlineRun]:

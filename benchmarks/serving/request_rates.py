@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from benchmarks.serving.instances import DEVICES, instance_of, with_chunks
+from benchmarks.serving.instances import DEVICES, instance_of, parts_of, with_chunks
 from benchmarks.serving.models import CONFIGS
 from benchmarks.serving.page import error_row, publish, table_of
 from gpuwise.errors import GpuwiseError
@@ -146,7 +146,7 @@ def _instance(row: NamedTuple, settings: dict[str, str], engine: str, load: Requ
     tokens = settings.get("max-num-batched-tokens", settings.get("max_num_batched_tokens", "default"))
     usual = SERVERS.get(engine, (None, None))
     most, new = usual[row.device in LARGE] if isinstance(usual, dict) else usual
-    instance = instance_of(
+    parts = parts_of(
         engine,
         row.device,
         row.family,
@@ -157,7 +157,7 @@ def _instance(row: NamedTuple, settings: dict[str, str], engine: str, load: Requ
         batched_tokens=int(tokens) if tokens.isdigit() else new,
     )
     chunked = settings.get("chunked_prefill", str(engine_of(engine).chunked)).lower()
-    return with_chunks(instance, chunked=chunked == "true")
+    return with_chunks(instance_of(engine, parts), chunked=chunked == "true")
 
 
 def _load(row: NamedTuple) -> Requests:
