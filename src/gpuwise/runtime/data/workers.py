@@ -31,6 +31,7 @@ from gpuwise.runtime.build.failure import job_line
 IGNORED_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 # Seconds that a worker has to exit after a request; it is killed after that.
 CLOSING_S = 2.0
+KILLED_S = 5.0  # until a process is gone that the system has ended; milliseconds, but for a busy machine
 _NO_WORKERS = "read in the training's own process: --loader-workers 0"
 
 
@@ -242,7 +243,7 @@ def _kill(processes: Sequence[BaseProcess]) -> None:
         if process.exitcode is None:
             process.kill()
     for process in processes:
-        process.join(CLOSING_S)
+        process.join(KILLED_S)
 
 
 def _died(number: int, pid: int | None, code: int) -> JobError:
