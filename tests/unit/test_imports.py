@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -15,6 +16,7 @@ import gpuwise
 from gpuwise.cli.main import VERBS
 
 ROOT = Path(gpuwise.__file__).parent
+CONTRIBUTING = ROOT.parents[1] / "CONTRIBUTING.md"
 # From the top of the house down: a package imports only what stands before it. Packages on one line are one floor.
 FLOORS = [
     {
@@ -88,6 +90,14 @@ def in_a_fresh_python(code: str) -> str:
 
 def test_every_package_has_its_floor():
     assert {name.split(".")[1] for name in MODULES if "." in name} <= set(FLOOR)
+
+
+@pytest.mark.skipif(not CONTRIBUTING.exists(), reason="not run from the source tree")
+def test_the_map_of_the_house_names_every_room_from_the_top_down():
+    lines = CONTRIBUTING.read_text(encoding="utf-8").split("| room |")[1].split("\n\n")[0].splitlines()
+    rooms = [name for line in lines for name in re.findall(r"`(\w+)(?:/|\.py)`", line.split("|")[1])]
+    assert set(rooms) == set(FLOOR) - {"__main__"}
+    assert [FLOOR[name] for name in rooms] == sorted(FLOOR[name] for name in rooms)
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "gpuwise"])
