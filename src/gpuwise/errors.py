@@ -208,10 +208,11 @@ def unknown_name(kind: str, name: str, names: Sequence[str], *, listing: str) ->
     Arguments:
         kind: what the name should have been, e.g. "chip".
         names: all valid ones.
-        listing: the command that lists them, e.g. "gpuwise chips".
+        listing: the command or the page that lists them, e.g. "gpuwise chips" or "docs/serving.md".
     """
     spelled = {one.lower(): one for one in names}
     near = [spelled[one] for one in get_close_matches(name.lower()[:LONGEST_NAME], list(spelled), n=3, cutoff=0.4)]
     near += [one for lower, one in spelled.items() if name.lower() in lower and one not in near][: 5 - len(near)]
     ways = [f"nearest: {', '.join(near)}"] if near else []
-    return UnknownNameError(f"unknown {kind} {name!r}.", [*ways, f"list all with `{listing}`"])
+    ways.append(f"{listing} lists all" if listing.endswith(".md") else f"list all with `{listing}`")
+    return UnknownNameError(f"unknown {kind} {name!r}.", ways)

@@ -102,8 +102,8 @@ class ServingSettings(ArrivalSettings, ModeSettings, ForwardSettings, total=Fals
     engine: Annotated[
         str | None,
         Setting(
-            "vllm (the default), vllm-2024, sglang, tensorrt-llm or llama.cpp; of forward passes pytorch (the default), "
-            "onnxruntime or openvino.",
+            "vllm (the default), sglang, tensorrt-llm, llama.cpp, or another of docs/serving.md; of forward passes pytorch "
+            "(the default), onnxruntime or openvino.",
             metavar="NAME",
         ),
     ]
