@@ -1,6 +1,6 @@
 """The search for hardware, device count, settings and terms, with economics, reasons and plan files. No PyTorch here.
 
-The verbs are `gpuwise.plan.search.plan`, `gpuwise.plan.fit.fit.fit` and `gpuwise.plan.compare.compare`.
+`gpuwise.plan(job, ...)` is the verb: help(gpuwise.api.plan) has its arguments.
 """
 
 from typing import TYPE_CHECKING

@@ -1,0 +1,1 @@
+"""Microbenchmarks, one module each: memory, matrix products, copies, collectives."""
