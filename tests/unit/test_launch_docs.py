@@ -13,12 +13,16 @@ BEGIN, END = "<!-- launch-targets: begin -->\n", "<!-- launch-targets: end -->"
 
 
 def table() -> str:
-    """The targets' table. To write it: python tests/unit/test_launch_docs.py."""
-    rows = ["| `--to` | starts with | `--set` |", "| --- | --- | --- |"]
+    """The targets with their clients, and a row for each setting. To write both: python tests/unit/test_launch_docs.py."""
+    rows = ["| `--to` | starts with |", "| --- | --- |"]
+    rows += [f"| `{name}` | `{target(name).client}` |" for name in TARGETS]
+    rows += ["", "| `--set` | of | meaning |", "| --- | --- | --- |"]
+    targets_of: dict[tuple[str, str], list[str]] = {}  # of a setting and its meaning, which several targets may share
     for name in TARGETS:
-        one = target(name)
-        settings = [f"`{key}={s.example}` {_sentence(s.help)}{' (needed)' * s.required}" for key, s in one.settings.items()]
-        rows.append(f"| `{name}` | `{one.client}` | {'; '.join(settings)} |")
+        for key, setting in target(name).settings.items():
+            meaning = _sentence(setting.help) + " (needed)" * setting.required
+            targets_of.setdefault((f"{key}={setting.example}", meaning), []).append(name)
+    rows += [f"| `{text}` | {', '.join(names)} | {meaning} |" for (text, meaning), names in targets_of.items()]
     return "\n".join(rows) + "\n"
 
 
