@@ -19,6 +19,7 @@ BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+?)(?:#[^)]*)?\)")
 # About an hour, and minutes on a machine that is left alone; their parts are tested elsewhere.
 EXPORTED = {"ds_config.json": "deepspeed", "accelerate.yaml": "accelerate"}
+KERAS = ["plan", "keras:examples/keras_digits.py:model", "--samples", "1M", "--on", "tpu-v5e", "-o", "plan.toml"]
 SLOW = ("gpuwise record", "gpuwise measure", "gpuwise validate --suite")
 
 
@@ -76,7 +77,11 @@ def test_a_documented_command_runs(
             stopped = CliRunner().invoke(main, [*(word for word in words if word != "--resume"), "--time-limit", "0.1s"])
             assert stopped.exit_code == EXIT_INTERRUPTED, stopped.output
     if words[0] in ("launch", "export") or "--config" in words:  # of the plan that the pages make first
-        made = CliRunner().invoke(main, ["plan", "gpt2", "--tokens", "2B", "--on", "h100-sxm", "-o", "plan.toml"])
+        gpt2 = ["plan", "gpt2", "--tokens", "2B", "--on", "h100-sxm", "-o", "plan.toml"]
+        made = CliRunner().invoke(main, KERAS if "keras" in words else gpt2)
+        assert made.exit_code == 0, made.output
+    if words[0] == "state":  # of the run that the pages make first
+        made = CliRunner().invoke(main, ["train", "examples/digits.py:job", "--steps", "3", "--run", words[1]])
         assert made.exit_code == 0, made.output
     if "--config" in words:
         file = words[words.index("--config") + 1]
