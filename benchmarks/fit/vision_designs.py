@@ -84,10 +84,14 @@ DEPTHWISE = Design(
     FLOOR_S,
 )
 # Channels-last ones all run in cuDNN; so do backward ones by bytes and multiplications of either way.
+# cuDNN's kernels for the filters of usual networks end at 7×7: those of 9×9 take many times as long.
+_OTHER_TAPS = (4.0, 9.0, 25.0, 49.0, 81.0, 121.0, 961.0)
 DEPTHWISE_OTHER = Design(
     {
-        "compute": TermDesign((0.8, 100.0), (CurveDesign("k", _TAPS, (-0.8, 0.5)),)),
-        "memory": TermDesign((1.0, 20.0), (CurveDesign("k", _TAPS, (-0.4, 0.8)), CurveDesign("reuse", _REUSE, (-0.4, 0.4)))),
+        "compute": TermDesign((0.8, 100.0), (CurveDesign("k", _OTHER_TAPS, (-0.8, 4.0)),)),
+        "memory": TermDesign(
+            (1.0, 20.0), (CurveDesign("k", _OTHER_TAPS, (-0.4, 0.8)), CurveDesign("reuse", _REUSE, (-0.4, 0.4)))
+        ),
     },
     (1.0, 8.0),
     FLOOR_S,
@@ -128,6 +132,15 @@ POOL = Design(
     (1.0, 8.0),
     FLOOR_S,
 )
+# A block of threads takes a row: of short rows most of it rests.
+NORM_LAYER = Design(
+    {
+        "memory": TermDesign((1.0, 3.0), (_CACHED, CurveDesign("unit_bytes", _powers(12, 22), (-0.4, 0.02)))),
+        "rows": TermDesign((0.01, 4.0)),
+    },
+    (1.0, 4.0),
+    FLOOR_S,
+)
 TURNED = ("elementwise", "elementwise_binary", "elementwise_activation", "copy", "copy_cast")
 
 MOVES = {
@@ -144,7 +157,7 @@ MOVES = {
     "reduction": _moves(most=4.0),
     "norm_batch": _moves(most=4.0),
     "norm_batch_backward": _moves(most=6.0),
-    "norm_layer": _moves(most=3.0),
+    "norm_layer": NORM_LAYER,
     "norm_layer_backward": _moves(most=6.0),
     "norm_group": _moves(0.4, 4.0, length=True),
     "norm_group_backward": _moves(0.4, 6.0),
