@@ -180,7 +180,7 @@ def _put(rows: Rows, seen: np.ndarray, context: Context, store: Store) -> None:
             start,
             pull=_pull(context, CHIP_PULL),
             smooth=SMOOTH,
-            iterations=40,
+            iterations=80,
         )
         errors = _log_errors(table.of(mine), {**start, **entries})
         entries = _described(entries, errors[rows.kept[mine]])
