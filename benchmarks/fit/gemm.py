@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,7 +15,7 @@ from benchmarks.fit.pieces import Context, Piece
 from benchmarks.fit.store import Store, error_rows, spread
 from gpuwise.cost.calibration import CalibrationEntry, names_of
 from gpuwise.cost.kernels import gemm
-from gpuwise.cost.kernels.shapes import KernelTerms
+from gpuwise.cost.kernels.shapes import USUAL_CLOCK_HZ, KernelTerms
 from gpuwise.measure.fitting.design import CurveDesign, Design, TermDesign
 from gpuwise.measure.fitting.entry_model import ParameterBlock
 from gpuwise.measure.fitting.solve import MeasuredSeconds, solve
@@ -28,6 +29,7 @@ SIBLINGS = {"sm_100": ("sm_103",)}
 # others are not fitted on them.
 UNSTEADY = {"gemm.fp32": ("p4",)}
 POOLED_ROWS = 1500  # of each chip where several are fitted together
+CLOCKS_A_ROW = 1000.0
 SOURCES = {
     "bf16": "ai-dynamo/aiconfigurator (Apache-2.0, 2026-08): linear layers of vLLM",
     "fp32": "sitar-lab/NeuSight (MIT): torch 2.1, CUDA 12.1",
@@ -41,16 +43,15 @@ def _powers(low: int, high: int) -> tuple[float, ...]:
 # Slopes: `waves`, `unit_bytes` and `unit_results` are what their terms are made of, k is a factor of its terms, `cached` only
 # adds: all of them keep a larger product from being quicker.
 DEPTH = CurveDesign("k", _powers(4, 16), (-0.7, 0.1))
+# Each step along the depth waits for the one before, each wave of tiles for its first operands: nothing hides either, and both
+# last as many clocks on one chip as on another. So traffic needs no curve: a chip with more bandwidth has no less to wait for.
 DESIGN = Design(
     {
         "compute": TermDesign((0.3, 4.0), (DEPTH, CurveDesign("waves", _powers(-9, 10), (-0.8, 0.2)))),
         "compute_even": TermDesign((0.3, 4.0), (DEPTH, CurveDesign("even_waves", _powers(-9, 10), (-0.5, 0.2)))),
-        "compute_chain": TermDesign((0.01, 4.0), (CurveDesign("k", _powers(4, 16), (-0.9, 0.1)),)),
-        "memory": TermDesign(
-            (0.5, 4.0),
-            (CurveDesign("unit_bytes", _powers(5, 23), (-0.8, 0.2)), CurveDesign("cached", _powers(-5, 1), (0.0, 1.0))),
-        ),
-        "results": TermDesign((0.02, 10.0), (CurveDesign("unit_results", _powers(4, 24), (-0.8, 0.2)),)),
+        "traffic": TermDesign((0.5, 4.0)),
+        "latency_depth": TermDesign((0.01, 10.0), (CurveDesign("k", _powers(4, 16), (-0.9, 0.1)),)),
+        "latency_waves": TermDesign((0.01, 10.0)),
     },
     sharpness=(1.5, 8.0),
     floor_s=(0.8e-6, 4e-6),
@@ -60,9 +61,22 @@ FIXED_TILES = {
     f"compute_{tile}": TermDesign((0.02, 4.0), (DEPTH, CurveDesign(f"waves_{tile}", _powers(-2, 12), (-0.8, 0.2))))
     for tile in ("128x128", "64x128")
 }
-# What units read through their cache tells products of one chip apart, and misleads on other chips.
-OPERANDS = {"operands": TermDesign((0.1, 10.0), (DEPTH,))}
-CAST = Design({"rows": TermDesign((0.01, 10.0)), "memory": TermDesign((0.5, 5.0))}, floor_s=(0.5e-6, 4e-6))
+# What tells products of one chip apart, and misleads on other chips: what its units read and write through their cache, and
+# how traffic of each size runs. `memory`, which has curves for it, is instead of `traffic`.
+OWN = {
+    "memory": TermDesign(
+        (0.5, 4.0),
+        (CurveDesign("unit_bytes", _powers(5, 23), (-0.8, 0.2)), CurveDesign("cached", _powers(-5, 1), (0.0, 1.0))),
+    ),
+    "operands": TermDesign((0.1, 10.0), (DEPTH,)),
+    "results": TermDesign((0.02, 10.0), (CurveDesign("unit_results", _powers(4, 24), (-0.8, 0.2)),)),
+}
+# vLLM's cast takes each row with a block of threads: clocks of a multiprocessor for a row, and for a number of it.
+CAST = Design(
+    {"rows": TermDesign((0.01, 10.0)), "numbers": TermDesign((0.001, 10.0)), "memory": TermDesign((0.5, 5.0))},
+    sharpness=(1.0, 8.0),
+    floor_s=(0.5e-6, 4e-6),
+)
 
 
 @dataclass(frozen=True)
@@ -76,27 +90,31 @@ class Table:
     def of(self, chosen: np.ndarray) -> Table:
         return Table(self.rows.of(chosen), _of(self.terms, chosen), _of(self.cast, chosen) if self.cast else None)
 
-    def fit(self, prior: CalibrationEntry | None, weight: np.ndarray) -> tuple[CalibrationEntry, np.ndarray]:
-        """An entry, and log(measured / forecast) of every row; those of weight 0 are not fitted. prior: the level's above."""
+    def fit(self, prior: CalibrationEntry | None, weight: np.ndarray) -> dict[str, CalibrationEntry]:
+        """Entries of the product, `gemm`, and of the `cast`. Rows of weight 0 are not fitted. prior: the level's above."""
+        chosen = weight > 0
+        part, weight = self.of(chosen), weight[chosen]
         fixed_tiles = FIXED_TILES if self.rows.op[0] == "bmm" else {}
-        design = replace(DESIGN, terms={**DESIGN.terms, **fixed_tiles, **(OPERANDS if prior else {})})
+        terms = {**DESIGN.terms, **fixed_tiles, **(OWN if prior else {})}
+        design = replace(DESIGN, terms={name: term for name, term in terms.items() if not (prior and name == "traffic")})
         start = design.start()
-        prior = replace(prior, terms={**start.terms, **prior.terms}) if prior else start
-        index, one = np.arange(len(weight)), np.ones(len(weight))
-        blocks = {"gemm": ParameterBlock(self.terms, one * self.terms.floor, index, one)}
-        if self.cast:
-            blocks["cast"] = ParameterBlock(self.cast, one * self.cast.floor, index, one)
-        designs = {"gemm": design, "cast": CAST}
-        measured = MeasuredSeconds(self.rows.seconds, weight, self.rows.launch_s, self.rows.least_s)
-        entries, log_errors = solve(
-            blocks,
-            {key: designs[key] for key in blocks},
-            {"gemm": prior, "cast": CAST.start()},
-            measured,
-            pull=1e-5,
-            smooth=1e-3,
-        )
-        return entries["gemm"], log_errors
+        priors = {"gemm": replace(prior, terms={**start.terms, **prior.terms}) if prior else start, "cast": CAST.start()}
+        designs, index, one = {"gemm": design, "cast": CAST}, np.arange(len(weight)), np.ones(len(weight))
+        blocks = {key: ParameterBlock(each, one * each.floor, index, one) for key, each in part.parts.items()}
+        measured = MeasuredSeconds(part.rows.seconds, weight, part.rows.launch_s, part.rows.least_s)
+        return solve(blocks, {key: designs[key] for key in blocks}, priors, measured, pull=1e-5, smooth=1e-3)[0]
+
+    @property
+    def parts(self) -> dict[str, KernelTerms]:
+        return {"gemm": self.terms, **({"cast": self.cast} if self.cast else {})}
+
+    def log_errors(self, entries: Mapping[str, CalibrationEntry]) -> np.ndarray:
+        """log(measured / forecast) of every row."""
+        seconds = self.rows.launch_s
+        for key, terms in self.parts.items():
+            entry = entries[key]
+            seconds = seconds + entry.floor_s * terms.floor + entry.join_s(entry.parts_s(terms.seconds, terms.features))
+        return np.log(self.rows.seconds / np.maximum(seconds, self.rows.least_s))
 
 
 def _of(terms: KernelTerms, chosen: np.ndarray) -> KernelTerms:
@@ -114,9 +132,17 @@ def table(context: Context, key: str) -> Table:
         rows = engine_products(context.reference, figure)
     hardware, cast = hardware_of_rows(rows.chip, context.catalog, figure), None
     if figure == "fp8":
+        rows_s = rows.shapes.m / hardware.units / hardware.clock_hz
         cast_bytes = rows.shapes.m * rows.shapes.k * (2 + rows.shapes.element_bytes)
-        # A block of threads a row: its start is what short rows take.
-        cast = KernelTerms({"rows": rows.shapes.m * 1e-8, "memory": cast_bytes / hardware.bandwidth_bytes_per_s}, {})
+        cast = KernelTerms(
+            {
+                "rows": rows_s * CLOCKS_A_ROW,
+                "numbers": rows_s * rows.shapes.k,
+                "memory": cast_bytes / hardware.bandwidth_bytes_per_s,
+            },
+            {},
+            floor=USUAL_CLOCK_HZ / hardware.clock_hz,
+        )
     return Table(rows, gemm.terms(rows.shapes, hardware), cast)
 
 
@@ -135,11 +161,8 @@ def _pooled(
     table: Table, chips: list[str], prior: CalibrationEntry | None = None, others: np.ndarray | None = None
 ) -> tuple[CalibrationEntry, np.ndarray]:
     """An entry for some chips; log errors of the rows `others`, none by default."""
-    weight = _weights(table.rows, chips)
-    requested = np.zeros(len(weight), dtype=bool) if others is None else others
-    needed = (weight > 0) | requested
-    entry, log_errors = table.of(needed).fit(prior, weight[needed])
-    return entry, log_errors[requested[needed]]
+    entries = table.fit(prior, _weights(table.rows, chips))
+    return entries["gemm"], np.empty(0) if others is None else table.of(others).log_errors(entries)
 
 
 def _architecture(context: Context, chip: str) -> str:

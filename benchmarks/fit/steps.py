@@ -7,7 +7,7 @@ what they are made of. Classes without a design are priced by the figures they h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -163,8 +163,15 @@ def fit_steps(
             fixed += table.part_s(key, priors.get(key, GENERIC.entry))
     measured = MeasuredSeconds(table.seconds, weight=weight, fixed_s=fixed, least_s=table.host_s)
     wanted = {key: designs[key] for key in blocks}
-    own = {key: design.start(priors.get(key)) for key, design in wanted.items()}
+    own = {key: _start(design, priors.get(key)) for key, design in wanted.items()}
     return solve(blocks, wanted, own, measured, pull=pull, smooth=smooth, iterations=iterations, least_compute=LEAST_COMPUTE)
+
+
+def _start(design: Design, prior: CalibrationEntry | None) -> CalibrationEntry:
+    """Where a class starts. A family's products have `traffic` where those of steps have `memory`: all bytes once, both."""
+    if prior and "traffic" in prior.terms:
+        prior = replace(prior, terms={"memory": prior.terms["traffic"], **prior.terms})
+    return design.start(prior)
 
 
 def entries_of(calibration: Calibration, keys: Iterable[str]) -> dict[str, CalibrationEntry]:

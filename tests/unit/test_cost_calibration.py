@@ -179,6 +179,15 @@ def test_terms_join_in_a_smooth_maximum():
     assert product.join_s(parts) == pytest.approx([2 * 2**0.25, 3.0])
 
 
+def test_latencies_add_to_what_the_other_terms_take_together():
+    terms = {"compute": Term(1.0), "memory": Term(1.0), "latency_depth": Term(2.0), "latency_waves": Term(1.0)}
+    entry = CalibrationEntry(terms, sharpness=4.0)
+    parts = entry.parts_s({name: np.array([1.0]) for name in terms}, {})
+    assert entry.join_s(parts) == pytest.approx([2**0.25 + 3.0])
+    assert entry.join_s({"compute": np.array([1.0]), "latency_depth": np.array([2.0])}) == pytest.approx([3.0])
+    assert entry.join_s({"latency_depth": np.array([2.0])}) == pytest.approx([2.0])
+
+
 STEPS = """
 schema = 1
 [[spread]]

@@ -53,6 +53,38 @@ def test_activations_that_fit_the_cache_cost_half_and_weights_do_not():
     assert cached == pytest.approx((weights + others / 2) / 1e12)
 
 
+def test_weights_of_which_six_fit_the_cache_come_from_it_and_larger_ones_from_memory():
+    """The cache of CHIP gives 24 bytes a clock to each of 100 units; half of one row and its result come from it as well."""
+    kept, lost = gemm.terms(products(1, [1024, 4096], 3000), CHIP).seconds["traffic"]
+    assert kept == pytest.approx(2 * 1024 * 3000 / (100 * 24 * 1.8e9) + (3000 + 1024) / 1e12)
+    assert lost == pytest.approx(2 * 4096 * 3000 / 1e12, rel=1e-3)
+
+
+def test_a_cache_slower_than_memory_keeps_nothing_back():
+    slow = replace(CHIP, clock_hz=1e8)
+    shapes = products(1, [1024, 4096], 3000)
+    np.testing.assert_allclose(gemm.terms(shapes, slow).seconds["traffic"], shapes.moved_bytes / 1e12, rtol=2e-3)
+
+
+def test_traffic_grows_with_every_size_and_falls_with_bandwidth_and_cache():
+    random = np.random.default_rng(1)
+    m, n, k = (np.ceil(2 ** random.uniform(0, 14, 400)) for _ in range(3))
+
+    def traffic_s(shapes, hardware=CHIP):
+        return gemm.terms(shapes, hardware).seconds["traffic"] * (1 + 1e-12)
+
+    before = gemm.terms(products(m, n, k), CHIP).seconds["traffic"]
+    for larger in (products(1.3 * m, n, k), products(m, 1.3 * n, k), products(m, n, 1.3 * k)):
+        assert np.all(traffic_s(larger) >= before)
+    for better in (replace(CHIP, bandwidth_bytes_per_s=1.5e12), replace(CHIP, cache_bytes=6e7)):
+        assert np.all(gemm.terms(products(m, n, k), better).seconds["traffic"] <= before * (1 + 1e-12))
+
+
+def test_each_wave_of_tiles_waits_once():
+    one, full, more = gemm.terms(products(128, [1, 100 * 128, 100 * 128 + 1], 64), CHIP).seconds["latency_waves"]
+    assert one == full == pytest.approx(more / 2)
+
+
 def test_a_batch_of_products_is_as_many_tiles():
     one, many = gemm.terms(products(128, 128, 64, batch=[1.0, 400.0]), CHIP).features["even_waves"]
     assert many == pytest.approx(400 * one)
@@ -60,7 +92,7 @@ def test_a_batch_of_products_is_as_many_tiles():
 
 def test_latencies_run_with_the_clock():
     slow, fast = (gemm.terms(products(64, 64, 4096), replace(CHIP, clock_hz=clock)) for clock in (1e9, 2e9))
-    for name in ("compute_chain", "results", "operands"):
+    for name in ("compute_chain", "results", "operands", "latency_depth", "latency_waves"):
         assert slow.seconds[name] == pytest.approx(2 * fast.seconds[name])
     assert slow.floor == pytest.approx(2 * fast.floor)
 

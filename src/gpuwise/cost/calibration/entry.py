@@ -1,9 +1,9 @@
 """CalibrationEntry: how one class of kernels runs on a chip, as few named figures a calibration file holds.
 
-seconds = kernels × floor_s + (Σ termᵖ)^(1/p). A term is a time that follows from shapes and datasheet figures (arithmetic
-at the peak, bytes at full bandwidth, …; gpuwise.cost.kernels defines them), times its factor: `scale`, and a curve for
-each feature of the shape that matters (the depth of a product, how many waves of tiles, …). Curves are functions of
-shapes and unit counts alone, so a chip with more bandwidth or arithmetic is never slower.
+seconds = kernels × floor_s + (Σ termᵖ)^(1/p) + Σ latencies. A term, or latency, is a time that follows from shapes and
+datasheet figures (arithmetic at the peak, bytes at full bandwidth, …; gpuwise.cost.kernels defines them), times its factor:
+`scale`, and a curve for each feature of the shape that matters (the depth of a product, how many waves of tiles, …). Curves
+are functions of shapes and unit counts alone, so a chip with more bandwidth or arithmetic is never slower.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from gpuwise.errors import FileFormatError
 from gpuwise.trace.tables import KINDS
 
+LATENCY = "latency"  # prefix of terms that nothing else hides: they add to the smooth maximum of the others
 LARGEST = 1e30  # of any figure: far beyond all that make sense, and products of several are still numbers
 WAYS_OUT = ("restore the file, or fit it again: python -m benchmarks.fit",)
 
@@ -78,12 +79,16 @@ class CalibrationEntry:
         return {name: terms[name] * term.factor(logs) for name, term in priced.items()}
 
     def join_s(self, parts: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The smooth maximum of parts."""
-        top = np.maximum(np.maximum.reduce([*parts.values()]), 1e-30)
-        if len(parts) == 1:
-            return top
-        total: np.ndarray = sum((part / top) ** self.sharpness for part in parts.values())
-        return top * total ** (1 / self.sharpness)
+        """The smooth maximum of parts, and all latencies on top."""
+        latencies = [part for name, part in parts.items() if name.startswith(LATENCY)]
+        hiding = [part for name, part in parts.items() if not name.startswith(LATENCY)]
+        if not hiding:
+            return np.add.reduce(latencies)
+        joined = np.maximum(np.maximum.reduce(hiding), 1e-30)
+        if len(hiding) > 1:
+            total: np.ndarray = sum((part / joined) ** self.sharpness for part in hiding)
+            joined = joined * total ** (1 / self.sharpness)
+        return sum(latencies, start=joined)
 
 
 def to_table(entry: CalibrationEntry) -> dict[str, object]:

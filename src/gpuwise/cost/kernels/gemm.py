@@ -20,13 +20,21 @@ EDGE, SPLIT_COST = 20.0, 0.05
 CACHE_SHARE, CACHED_COST = 0.5, 0.5
 # What a multiprocessor takes from the second-level cache, and writes, a clock (NVIDIA's tuning guides: 64 bytes a clock read).
 READ_BYTES_PER_CLOCK, WRITTEN_BYTES_PER_CLOCK = 64.0, 32.0
+# Between two products with the same weights other layers' pass through the cache: weights are still there where this many of
+# their size fit into it, with the other operand and the result; nothing is left where they are a fifth too many, because a
+# cache drops what was longest out of use. All multiprocessors together read it at this many bytes a clock each, which is
+# assumed, and less than what one takes by itself; forecasts of chips left out hardly differ between 16 and 32.
+TURNS, EXCESS, SHARED_READ_BYTES_PER_CLOCK = 6.0, 0.2, 24.0
+# A wave's latency is counted in thousands of clocks.
+WAVE_CLOCKS = 1000.0
 
 
 def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
     """compute: whole waves of tiles at the peak, of the best tile shape and split; compute_128x128 and
     compute_64x128: of that tile alone, which libraries take for batches whatever the size. compute_even: operations at the
     peak. compute_chain: a clock for each step of depth. operands: what tiles read through the second-level cache. memory: all
-    operands and the result once. results: what units write.
+    operands and the result once. traffic: the same, weights at the cache's speed where they stay in it. results: what units
+    write. Latencies, in clocks: latency_depth, one for each step of depth; latency_waves, to begin and end a wave of tiles.
 
     Features: depth k; waves, of full tiles a unit, whole ones, and waves_128x128, waves_64x128; even_waves, without rounding
     up; unit_bytes and unit_results, a unit's share of bytes; cached, the second operand (weights) over the cache.
@@ -48,7 +56,10 @@ def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
             "compute_chain": k / clock_hz,
             "operands": waves * k * 256 * shapes.element_bytes / (READ_BYTES_PER_CLOCK * clock_hz),
             "memory": moved / hardware.bandwidth_bytes_per_s,
+            "traffic": _traffic_s(moved, weights, hardware),
             "results": shapes.bytes_written / units / (WRITTEN_BYTES_PER_CLOCK * clock_hz),
+            "latency_depth": k / clock_hz,
+            "latency_waves": np.maximum(fixed["128x128"], 1.0) * WAVE_CLOCKS / clock_hz,
         },
         {
             "k": k,
@@ -75,6 +86,15 @@ def _waves(shapes: Shapes, units: np.ndarray | float) -> np.ndarray:
             whole *= cost / split * (1 + SPLIT_COST * np.log2(split))
             np.minimum(best, whole, out=best)
     return np.maximum(best, 1e-6)
+
+
+def _traffic_s(moved: np.ndarray, weights: np.ndarray, hardware: Hardware) -> np.ndarray:
+    """All bytes once: weights that stay in the cache at its speed, where it is the faster one, all others at memory's."""
+    turn = moved + (TURNS - 1) * weights
+    kept = weights * np.clip((1 + EXCESS - turn / np.maximum(hardware.cache_bytes, 1.0)) / EXCESS, 0.0, 1.0)
+    cache_bytes_per_s = hardware.units * SHARED_READ_BYTES_PER_CLOCK * hardware.clock_hz
+    seconds: np.ndarray = (moved - kept) / hardware.bandwidth_bytes_per_s
+    return seconds + kept / np.maximum(cache_bytes_per_s, hardware.bandwidth_bytes_per_s)
 
 
 def _waves_of(shapes: Shapes, units: np.ndarray | float, a: int, b: int) -> np.ndarray:

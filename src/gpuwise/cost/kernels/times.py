@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuwise.cost.calibration import AppliedEntry, Calibration, CalibrationEntry, Term
 from gpuwise.cost.calibration import calibration as shipped_calibration
+from gpuwise.cost.calibration.entry import LATENCY
 from gpuwise.cost.clock import half_rate_gain, sustained_clock
 from gpuwise.cost.kernels import conv, recurrent
 from gpuwise.cost.kernels.classes import groups, terms_of
@@ -21,8 +22,8 @@ from gpuwise.notes import Note
 from gpuwise.trace.trace import Trace
 
 # Prefixes of terms that a faster memory does not shorten: arithmetic, and in products what the second-level cache gives and
-# takes at the clock of the chip (operands, results). The other terms are traffic to memory.
-ARITHMETIC = ("compute", "direct", "winograd", "operands", "results")
+# takes at the clock of the chip (operands, results), and latencies in clocks. The other terms are traffic to memory.
+ARITHMETIC = ("compute", "direct", "winograd", "operands", "results", LATENCY)
 # For a class without figures in any file: bytes and operations at 60 % of the sheet, a few microseconds a kernel.
 GENERIC = AppliedEntry(CalibrationEntry({"compute": Term(1 / 0.6), "memory": Term(1 / 0.6)}, floor_s=3e-6), "generic")
 

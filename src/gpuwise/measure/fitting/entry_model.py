@@ -8,6 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from gpuwise.cost.calibration import CalibrationEntry, EfficiencyCurve, Term
+from gpuwise.cost.calibration.entry import LATENCY
 from gpuwise.cost.kernels.shapes import KernelTerms
 from gpuwise.measure.fitting.design import CurveDesign, Design
 
@@ -53,6 +54,7 @@ class EntryModel:
         rows += [[prior.sharpness, *design.sharpness], [x / MICRO for x in (prior.floor_s, *design.floor_s)]]
         self.prior, self.low, self.high = np.array(rows).T
         unit = np.eye(len(rows))
+        self._added = np.array([name.startswith(LATENCY) for name in names])
         self.bends = np.vstack([np.diff(unit[part], axis=0) for part in self._slopes.values()] or [unit[:0]])
         self._logs = np.log(np.maximum([block.terms.seconds[name] for name in names], 1e-15))
         self._basis = np.zeros((*self._logs.shape, len(rows)))  # derivatives of the log of each term's seconds
@@ -66,13 +68,18 @@ class EntryModel:
         """Of each measurement, and derivatives. Shapes (measurements,), (measurements, parameters)."""
         sharpness, floor_s = vector[-2], vector[-1] * MICRO
         logs = self._logs + self._basis @ vector
-        powers = np.exp(sharpness * (logs - logs.max(axis=0)))
+        hiding, basis = logs[~self._added], self._basis[~self._added]
+        powers = np.exp(sharpness * (hiding - hiding.max(axis=0)))
         total = powers.sum(axis=0)
-        joined_log, share = logs.max(axis=0) + np.log(total) / sharpness, powers / total
-        slopes = np.einsum("to,top->op", share, self._basis)
-        slopes[:, -2] = ((share * logs).sum(axis=0) - joined_log) / sharpness
+        joined_log, share = hiding.max(axis=0) + np.log(total) / sharpness, powers / total
+        slopes = np.einsum("to,top->op", share, basis)
+        slopes[:, -2] = ((share * hiding).sum(axis=0) - joined_log) / sharpness
         joined = np.exp(joined_log)
         slopes *= joined[:, None]
+        if self._added.any():
+            latencies = np.exp(logs[self._added])
+            joined += latencies.sum(axis=0)
+            slopes += np.einsum("to,top->op", latencies, self._basis[self._added])
         if self._block.least is not None:
             slopes[joined < self._block.least] = 0.0
             joined = np.maximum(joined, self._block.least)
