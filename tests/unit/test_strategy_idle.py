@@ -57,3 +57,8 @@ def test_what_is_split_without_a_mesh_makes_shards() -> None:
     split = gpuwise.forecast("gpt2", on="rtx-4090:2", micro_batch=1, shard="optimizer").strategy
     assert (split.mesh, split.parallelism.shard) == (Mesh(dp_shard=2), "optimizer")
     assert gpuwise.forecast("gpt2", on="rtx-4090:2", micro_batch=1).strategy.mesh == Mesh(dp_replicate=2)
+
+
+def test_plan_refuses_a_rank_without_an_adapter() -> None:
+    with pytest.raises(InputError, match="--adapter-rank changes nothing"):
+        gpuwise.plan("gpt2", samples="5k", on="t4", adapter_rank=4)
