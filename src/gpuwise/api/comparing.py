@@ -16,7 +16,7 @@ from gpuwise.notes.step import of_a_step
 from gpuwise.plan.fit.change import FittingChange
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.step_settings import ClusterSettings, mesh_of, named_settings, sizes_of, strategy_of, usual_micro_batches
-from gpuwise.strategy import check_techniques
+from gpuwise.strategy import Mesh, check_settings_work, check_techniques
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -41,6 +41,9 @@ def compare(job: str | Job, *, on: str | Sequence[str], **settings: Unpack[Clust
     strategy = strategy_of(requested)
     catalog = load_catalog()
     devices = devices_of(device_names(on), catalog, mesh=mesh_of(requested), network=requested.get("network"))
+    several = max(device.devices for device in devices)
+    on_some = mesh_of(requested) or Mesh(dp_replicate=several, dp_shard=several)  # copies or shards, each by its memory
+    check_settings_work(requested, on_some, adapter=strategy.adapter)
     source = source_of(job, **sizes_of(requested))
     check_techniques(strategy, source.step_facts())
     result = compare_devices(

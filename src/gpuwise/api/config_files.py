@@ -55,7 +55,7 @@ def forecast_config(
     requested = named_settings(settings, ForecastSettings)
     read = config_read(config, on=on, kind=kind, named=requested)
     merged = cast(ForecastSettings, {**with_length(read, requested), **requested})
-    forecast, priced = forecast_with_trace(job, on, merged)
+    forecast, priced = forecast_with_trace(job, on, merged, named=requested)
     forecast = replace(forecast, assumption_notes=(*notes_of(read), *forecast.assumption_notes))
     return ConfigForecast(forecast, read, alternatives(forecast, priced.device.chip, _pricer(priced), _sayer(read, priced)))
 

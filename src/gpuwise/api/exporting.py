@@ -65,7 +65,7 @@ def _difference(plan: Plan, nearest: Strategy, job: str | None) -> StepDifferenc
     on = f"{plan.device}:{round(plan.count) // plan.machines}" + (f"x{plan.machines}" if plan.machines > 1 else "")
     try:
         mine, theirs = (
-            forecast_step(source, on, history=False, **cast(ClusterSettings, settings_of_strategy(strategy)))
+            forecast_step(source, on, history=False, named=(), **cast(ClusterSettings, settings_of_strategy(strategy)))
             for strategy in (plan.strategy, nearest)
         )
     except UnsupportedError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
@@ -39,7 +39,7 @@ from gpuwise.step_settings import (
     strategy_of,
     usual_micro_batches,
 )
-from gpuwise.strategy import Mesh, Strategy, check_techniques
+from gpuwise.strategy import Mesh, Strategy, check_settings_work, check_techniques
 from gpuwise.trace import Trace
 
 if TYPE_CHECKING:
@@ -93,13 +93,15 @@ def memory_timeline(job: str | Job, *, on: str, **settings: Unpack[ForecastSetti
     return replace(memory, forecast=forecast, strategy=forecast.strategy)
 
 
-def forecast_with_trace(job: str | Job, on: str, settings: ForecastSettings) -> tuple[Forecast, Priced]:
-    """The result of `forecast`, with its trace and device."""
+def forecast_with_trace(
+    job: str | Job, on: str, settings: ForecastSettings, *, named: Collection[str] | None = None
+) -> tuple[Forecast, Priced]:
+    """The result of `forecast`, with its trace and device. named: as of forecast_step."""
     requested = named_settings(settings, ForecastSettings)
     source = source_of(job, **sizes_of(requested))
     length = RunLength.of(requested, source.samples_per_epoch)
     step = part_of(requested, ClusterSettings)
-    priced = forecast_step(source, on, loader_samples_per_s=requested.get("loader_samples_per_s"), **step)
+    priced = forecast_step(source, on, loader_samples_per_s=requested.get("loader_samples_per_s"), named=named, **step)
     forecast = priced.forecast
     if forecast.memory.fits is False:
         change = fitting_change_of(source, priced.device, forecast.strategy)
@@ -120,22 +122,31 @@ def forecast_step(
     *,
     loader_samples_per_s: float | None = None,
     history: bool = True,
+    named: Collection[str] | None = None,
     **settings: Unpack[ClusterSettings],
 ) -> Priced:
     """The forecast of gpuwise.api.forecast for a source. Arguments and errors as there.
 
     Arguments:
+        named: the settings that the user names, which are refused where they change nothing. None: all of them.
         history: whether to take the step time that `validate` measured on this machine, if there is one.
     """
     requested = named_settings(settings, ClusterSettings)
     mesh = mesh_of(requested)
     device = device_of(on, load_catalog(), mesh=mesh, network=requested.get("network"))
+    if mesh is None and device.devices > 1 and requested.get("shard") is not None:
+        mesh = Mesh(dp_shard=device.devices)  # what is split has been named
+    check_settings_work(
+        {name: value for name, value in requested.items() if named is None or name in named},
+        mesh or Mesh(dp_replicate=device.devices),
+        adapter=requested.get("adapter"),
+    )
     on_this_cpu = is_this_cpu(device)
     if on_this_cpu:
         source = source.with_own_kernels()
-    named = requested.get("precision")
+    precision = requested.get("precision")
     mode = requested.get("mode") or "train"
-    choices = [named] if named else step_precisions(source, device, mode=mode)
+    choices = [precision] if precision else step_precisions(source, device, mode=mode)
 
     def priced(precision: str, refused: PrecisionError | None) -> Priced:
         return _in_precision(

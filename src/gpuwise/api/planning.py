@@ -21,7 +21,7 @@ from gpuwise.hardware.device import DeviceSpec, parse_device
 from gpuwise.plan.economics.length import RunLength
 from gpuwise.plan_settings import CONFIDENCE, OBJECTIVES, PlanSettings
 from gpuwise.step_settings import named_settings, sizes_of, strategy_of
-from gpuwise.strategy import check_techniques
+from gpuwise.strategy import Mesh, check_settings_work, check_techniques
 from gpuwise.units import parse_deadline, parse_usd
 
 if TYPE_CHECKING:
@@ -161,6 +161,9 @@ def _request(
                 ["leave out --max-devices", f"--max-devices {devices}"],
             )
     techniques = strategy_of({**requested, "micro_batch": None, "accumulate": None})
+    allow = parse_allowed(requested.get("allow"), named=requested)
+    adapters = [name for name in ("lora", "qlora") if name in allow]
+    check_settings_work(requested, Mesh(), adapter=adapters[0] if adapters else techniques.adapter)
     length = RunLength.of(requested, None)
     owned = [owned_machines(text) for text in (device_names(own) if own else ())]
     budget, deadline = requested.get("budget"), requested.get("deadline")
@@ -187,7 +190,7 @@ def _request(
         machines_joined=most_devices is not None,
         more_devices=_CLUSTER if most_devices is None else None,
         techniques=techniques,
-        allow=parse_allowed(requested.get("allow"), named=requested),
+        allow=allow,
         named=frozenset(requested),
         precision=requested.get("precision"),
         recompute=requested.get("recompute"),

@@ -23,7 +23,7 @@ from gpuwise.notes import Note
 from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import RunSettings, flags_of, job_word, strategy_to_run
-from gpuwise.strategy import HostSettings, Mesh, Strategy, check_techniques
+from gpuwise.strategy import HostSettings, Mesh, Strategy, check_settings_work, check_techniques
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -78,7 +78,7 @@ def this_device() -> Here:
 def job_to_run(job: str | Job, sizes: Mapping[str, int]) -> tuple[Job, StepSource]:
     """The job, and the source of its traces. A user's file is loaded once for both."""
     if not isinstance(job, str) or job.endswith(TRACE_SUFFIX):
-        resolved = job_of(job, **sizes)  # raises for a saved trace
+        resolved = job_of(job, **sizes)  # raises for a saved trace and for sizes of other batches
         return resolved, JobSource(resolved, "", {})
     source = source_of(job, **sizes).with_own_kernels()
     return source.live.job if isinstance(source, NamedSource) else job_of(job, **sizes), source
@@ -151,6 +151,7 @@ def named_strategy(job: Job, requested: RunSettings, here: Here, settings: Train
     micro_batch = first_micro_batch(job, requested, settings)
     precision = "fp32" if on_cpu or backend.why_no_bf16() else "amp-bf16"
     strategy = strategy_to_run(requested, micro_batch=micro_batch, precision=precision)
+    check_settings_work(requested, strategy.mesh, adapter=strategy.adapter)
     check_techniques(strategy, job.step_facts(on_cpu=on_cpu, priced=False))
     return strategy
 

@@ -19,7 +19,7 @@ from gpuwise.notes.step import assumed_micro_batch, of_a_step
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.step_settings import ClusterSettings, mesh_of, named_settings, sizes_of, strategy_of, usual_micro_batches
-from gpuwise.strategy import Mesh, Strategy, check_techniques
+from gpuwise.strategy import Mesh, Strategy, check_settings_work, check_techniques
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -44,6 +44,7 @@ def scale(job: str | Job, *, on: str, global_batch: int | None = None, **setting
     requested = named_settings(settings, ClusterSettings)
     mesh = mesh_of(requested) or Mesh()
     _check(requested, mesh, global_batch)
+    check_settings_work(requested, replace(mesh, dp_replicate=2), adapter=requested.get("adapter"))
     catalog = load_catalog()
     spec = parse_device(on, catalog=catalog)
     whole = spec.cluster

@@ -215,7 +215,8 @@ def job_of(job: str | Job, *, seq_len: int | None = None, image_size: int | None
 
     sizes = _checked_sizes(seq_len=seq_len, image_size=image_size)
     if not isinstance(job, str):
-        return _checked_job(job)
+        _sizes_of_job(job := _checked_job(job), sizes)
+        return job
     if job.endswith(TRACE_SUFFIX):
         raise InputError(f"{job} is a recorded trace: it can be priced, not trained.", ["name the job it is of"])
     return resolve(job, **sizes)

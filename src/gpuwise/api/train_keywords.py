@@ -107,10 +107,21 @@ def in_folder(settings: TrainSettings, run: str | os.PathLike[str] | None, job: 
             raise InputError("what is copied to a folder is the folder of a run, and this run has none.", ["--run FOLDER"])
         if settings.resume == "must":
             raise InputError("there is nothing to continue without a folder.", ["--run FOLDER of the run to continue"])
+        _check_saves_nothing(settings)
         return settings
     if os.fspath(run) == AUTO:
         return replace(settings, folder=usual_folder(settings.started_in / "runs", job, strategy, settings))
     return replace(settings, folder=Path(run))
+
+
+def _check_saves_nothing(settings: TrainSettings) -> None:
+    """Raises InputError for settings of checkpoints, of which a run without a folder has none."""
+    usual = type(settings)()
+    for name, flag in (("save_every_s", "--save-every"), ("keep", "--keep"), ("interruptions_per_day", "--interruptions")):
+        if getattr(settings, name) != getattr(usual, name):
+            raise InputError(
+                f"{flag} is about checkpoints, and a run without a folder keeps none.", ["--run FOLDER", f"leave out {flag}"]
+            )
 
 
 def _count(value: int | str | None, what: str) -> int | None:

@@ -12,7 +12,7 @@ from gpuwise.api.sources import TRACE_SUFFIX
 from gpuwise.errors import InputError
 from gpuwise.hardware.detect.ranks import rank_environment
 from gpuwise.step_settings import DeviceSettings, flag_of, job_word, strategy_of, usual_micro_batches
-from gpuwise.strategy import Mesh
+from gpuwise.strategy import Mesh, check_settings_work
 from gpuwise.trace.presets.table import PRESETS
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def check_jobs(names: Sequence[str], settings: DeviceSettings, sizes: Mapping[st
     if not names:
         raise InputError("there is no job to validate.", ["gpuwise validate gpt2 --seq-len 128", "gpuwise validate --suite"])
     # Raises for values out of range and techniques that exclude each other.
-    strategy_of(settings, accumulation=usual_micro_batches(settings) or 1)
+    strategy = strategy_of(settings, accumulation=usual_micro_batches(settings) or 1)
+    check_settings_work(settings, strategy.mesh, adapter=strategy.adapter)
     for name in names:
         _check_job(name, sizes)
 

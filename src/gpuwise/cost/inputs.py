@@ -34,10 +34,16 @@ class DataPipeline:
         samples_per_s: samples delivered a second. None (default): loading is not priced, and a note tells so.
         prefetched: True (default): batches wait in pinned memory, and are loaded and copied during the previous step.
             False: batches are copied from pageable memory, and the step waits for loader and copy.
+
+    Raises InputError for a rate that is no number above zero.
     """
 
     samples_per_s: float | None = None
     prefetched: bool = True
+
+    def __post_init__(self) -> None:
+        if self.samples_per_s is not None:
+            _check_rate(self.samples_per_s)
 
 
 READY = DataPipeline()
@@ -105,7 +111,7 @@ def input_s(
     if data.samples_per_s is None:
         notes.append(assumed_data_ready())
     else:
-        loader_s = (trace.samples if samples is None else samples) / _checked_rate(data.samples_per_s)
+        loader_s = (trace.samples if samples is None else samples) / data.samples_per_s
     return Input(copy_s, copied, loader_s, data.prefetched, tuple(notes))
 
 
@@ -124,11 +130,10 @@ def _link(chip: Chip, catalog: Catalog) -> Link | None:
     return None if chip.shares_host_memory else host_link(chip, catalog)
 
 
-def _checked_rate(samples_per_s: float) -> float:
+def _check_rate(samples_per_s: float) -> None:
     number = isinstance(samples_per_s, (int, float)) and not isinstance(samples_per_s, bool)
     if not (number and 0 < samples_per_s < math.inf):
         raise InputError(
             f"--loader-samples-per-s must be a number above 0, got {samples_per_s!r}.",
             ["time a pass over the data loader alone: samples divided by seconds"],
         )
-    return float(samples_per_s)

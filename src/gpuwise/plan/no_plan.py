@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
 from gpuwise.hardware.types import Offer
@@ -23,8 +24,8 @@ from gpuwise.plan.space import legal
 from gpuwise.plan.space.constraints import NoStrategy
 from gpuwise.plan.time_and_money import TimeAndMoney
 from gpuwise.plan.types import Plan
-from gpuwise.step_settings import job_word
-from gpuwise.strategy import Mesh
+from gpuwise.step_settings import flag_of, flags_of, job_word
+from gpuwise.strategy import Mesh, Parallelism
 
 _NO_MEMORY = rejections.out_of_memory()
 
@@ -114,7 +115,8 @@ def no_plan(job: str, request: Request, rejected: Rejections, fitting: tuple[Can
             ways[0] = "leave out --on: other machines have more memory"
         if fitting is not None:
             nearest, answer = fitting
-            ways[0] = f"{answer.words} fits {nearest}: add {answer.flags}"
+            flags = _flags_of_plan(answer, request)
+            ways[0] = f"{answer.words} fits {nearest}{f': add {flags}' if flags else ''}"
             ways[1] = f"see its step: {answer.command}"
         where = f"on {', '.join(request.on)}" if request.on else f"of up to {request.max_devices:,} devices"
         verb, which = ("does not fit", "the only offer") if short.count == 1 else ("fits", f"none of {short.count:,} offers")
@@ -131,6 +133,18 @@ def no_plan(job: str, request: Request, rejected: Rejections, fitting: tuple[Can
         f"no offer can train {job}{where}.{others or ' None is in the catalog.'}",
         [*ways, "name another device with --on, or one you have with --own", "list what is offered: gpuwise offers"],
     )
+
+
+def _flags_of_plan(answer: FittingChange, request: Request) -> str:
+    """The flags with which `plan` takes a change. It finds the mesh by itself, and the micro-batch where the user pins none."""
+    left_open = {"mesh", *asdict(Parallelism())}
+    if request.micro_batch is None and request.accumulation is None:
+        left_open |= {"micro_batch", "accumulate"}
+    strategy = answer.forecast.strategy
+    if strategy.precision == (request.precision or strategy.precision):
+        left_open.add("precision")
+    sizes = [f"{flag_of(name)} {size}" for name, size in answer.sizes.items()]
+    return " ".join(filter(None, [flags_of(strategy, without=left_open), *sizes]))
 
 
 def nearest_fitting(

@@ -15,7 +15,7 @@ from gpuwise.plan.pricing.data_parallel import with_data_parallel
 from gpuwise.plan.pricing.largest import largest_micro_batch
 from gpuwise.plan.pricing.precision import chosen_precision
 from gpuwise.plan.pricing.step import StepPricer
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.strategy import Strategy
 from gpuwise.trace.update.compose import with_plain_update
 
 
@@ -32,8 +32,8 @@ def fit(
 
     Arguments:
         pricer: the job's pricer.
-        cluster: the devices. If the requested mesh has another number of devices, each holds a full copy; on several machines
-            a shard, where only that fits.
+        cluster: the devices. If the requested mesh has another number of devices, each holds a full copy, or a shard where
+            only that fits.
         requested: the strategy, without micro-batch and precision.
         precision: precision of the step; None takes the chip's best.
         micro_batch: micro-batch at which techniques are compared; None takes the largest that fits.
@@ -47,11 +47,9 @@ def fit(
     requested = requested.but(precision=chosen)
     if recordable is not None:
         pricer = _limited(pricer, requested, recordable)
-    if cluster.machines > 1:
+    if cluster.devices > 1:
         requested, meshes = with_data_parallel(pricer, requested, cluster)
         assumptions += meshes
-    elif requested.mesh.devices != cluster.devices:
-        requested = requested.but(mesh=Mesh(dp_replicate=cluster.devices))
     largest = largest_micro_batch(pricer, requested, cluster)
     if capacity is None:
         assumptions.append(memory_not_known())

@@ -14,6 +14,7 @@ from gpuwise.runtime.build.offload import HostCopies, HostOptimizer, StreamedBlo
 from gpuwise.runtime.build.optimizers import InBackward, check_fused_sgd, hidden_matrices, make_optimizer
 from gpuwise.runtime.build.own_optimizers import NamedOptimizers, named_optimizers
 from gpuwise.runtime.build.own_step import check_own_step
+from gpuwise.runtime.build.sparse_gradients import has_sparse_gradients, sparse_kernels
 from gpuwise.runtime.parallel.experts import separate_meshes
 from gpuwise.strategy import Strategy
 
@@ -33,13 +34,16 @@ def optimizer_of(
         return named
     choice = strategy.optimizer or job.optimizer
     hidden = hidden_matrices(model) if choice == "muon" else []
+    kernels = strategy.optimizer_kernels
+    if isinstance(choice, str) and has_sparse_gradients(model):
+        kernels = sparse_kernels(choice, kernels, job=job.name or "the job")
     masters = MasterWeights(model.parameters()) if strategy.precision == "fp16" else None
     updated = masters if copies is None else copies
     make = partial(
         make_optimizer,
         choice,
         learning_rate=job.learning_rate,
-        kernels=strategy.optimizer_kernels,
+        kernels=kernels,
         hidden=hidden if updated is None else [updated[p] for p in hidden],
         scaled=strategy.scales_loss,
     )

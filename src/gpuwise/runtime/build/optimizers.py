@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from gpuwise.errors import InputError, JobError, UnsupportedError
 from gpuwise.job import repeated_blocks
 from gpuwise.job.dependencies import require
-from gpuwise.strategy import fused_sgd_fault, kernels_of
+from gpuwise.strategy import fused_sgd_fault, kernels_for, kernels_of
 
 OptimizerChoice = str | Callable[[Iterable[Parameter]], Optimizer]
 
@@ -55,6 +55,8 @@ def make_optimizer(
     parameters = list(parameters)
     if kernels is None and choice in ("sgd", "momentum") and any(isinstance(p, DTensor) for p in parameters):
         kernels = "foreach"  # aten._fused_sgd_ has no sharding strategy (PyTorch 2.13)
+    if kernels is None and "foreach" in kernels_for(choice) and any(p.is_complex() for p in parameters):
+        kernels = "foreach"  # PyTorch's fused updates take real numbers alone
     kernels = kernels_of(choice, kernels, on_cpu=_on_cpu(parameters), in_16_bits=_in_16_bits(parameters), scaled=scaled)
     if choice == "adafactor":
         return torch.optim.Adafactor(parameters, lr=learning_rate, foreach=kernels == "foreach")

@@ -181,10 +181,10 @@ def _sample(parameter: Parameter, learning_rate: float, epsilon: object, scale: 
     gradient = _spread(parameter.grad, stride)
     if gradient.numel() != values.numel():  # the layouts differ
         gradient = _own(parameter.grad).reshape(-1)[::stride]
-    size = gradient.float().abs() / scale
+    size = gradient.abs().float() / scale  # of complex numbers, too
     if epsilon is not None:
         size = size / (size + epsilon) if isinstance(epsilon, float) else torch.ones_like(size)
-    lost = learning_rate * size <= values.float().abs() * (torch.finfo(values.dtype).eps / 2)
+    lost = learning_rate * size <= values.abs().float() * (torch.finfo(values.dtype).eps / 2)
     return _Sample(parameter, stride, values, gradient != 0, lost, learning_rate)
 
 
