@@ -90,7 +90,7 @@ def _row(machine: BoughtMachine, rank: int) -> list[str]:
         format_usd(machine.capital_usd_a_year) if machine.device else UNKNOWN,
         format_usd(machine.electricity_usd_a_year) if machine.device else UNKNOWN,
         format_usd(machine.rent_usd_a_year),
-        UNKNOWN if not machine.device else "never" if even is None else f"{even:.2g} h a week",
+        UNKNOWN if not machine.device else "never" if even is None else f"{even:.3g} h a week",
     ]
 
 

@@ -48,10 +48,8 @@ def serving_report(forecast: ServingForecast) -> Group:
 
 def _table(rows: Sequence[ServingRow]) -> TextTable:
     groups = [
-        ["instance", "how many", "load"],
-        ["one serves"],
-        ["first token p50", "p99"],
-        ["a token p50", "p99 "],
+        ["instance", "how many", "load", "one serves"],
+        ["first token p50", "p99", "a token p50", "p99 "],
         ["$ a month", "$ a 1,000 requests", "$ a million written", "$ a million of both"],
     ]
     headers = [header for group in groups for header in group]

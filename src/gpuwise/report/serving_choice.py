@@ -16,7 +16,7 @@ from gpuwise.serving.launch import PRESET_WEIGHTS, UNKNOWN_MODEL
 from gpuwise.serving.rows import ServingRow
 from gpuwise.units import format_usd
 
-COMMAND_WIDTH = 90  # characters of a line of a command
+COMMAND_WIDTH = 74  # characters of a line of a command, which a terminal of 80 must not wrap
 MOST_RANGES = 12  # lines of the table by rate
 
 
