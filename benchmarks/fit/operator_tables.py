@@ -66,7 +66,12 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: list[Rows]) -> Rows:
-        shapes = Shapes(**{name: np.concatenate([getattr(p.shapes, name) for p in parts]) for name in vars(parts[0].shapes)})
+        shapes = Shapes(
+            **{
+                name: np.concatenate([np.broadcast_to(getattr(p.shapes, name), p.shapes.m.shape) for p in parts])
+                for name in vars(parts[0].shapes)
+            }
+        )
         columns = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls) if f.name != "shapes"}
         return cls(shapes=shapes, **columns)
 
