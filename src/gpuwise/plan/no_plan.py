@@ -115,8 +115,8 @@ def no_plan(job: str, request: Request, rejected: Rejections, fitting: tuple[Can
             ways[0] = "leave out --on: other machines have more memory"
         if fitting is not None:
             nearest, answer = fitting
-            flags = _flags_of_plan(answer, request)
-            ways[0] = f"{answer.words} fits {nearest}{f': add {flags}' if flags else ''}"
+            added = _flags_of_plan(answer, request)
+            ways[0] = f"{answer.words} fits {nearest}{f': add {added}' if added else ''}"
             ways[1] = f"see its step: {answer.command}"
         where = f"on {', '.join(request.on)}" if request.on else f"of up to {request.max_devices:,} devices"
         verb, which = ("does not fit", "the only offer") if short.count == 1 else ("fits", f"none of {short.count:,} offers")
