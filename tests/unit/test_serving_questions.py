@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import nn
 
 from gpuwise.api.serving import serve_plan
-from gpuwise.errors import GpuwiseError, InputError, JobError, UnknownNameError, UnsupportedError
+from gpuwise.errors import InputError, JobError, UnknownNameError, UnsupportedError
 from gpuwise.job import Job
-from gpuwise.job.models.generation import generate
-from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.job.models.generation import LayerCache, generate
+from gpuwise.job.models.llama import Llama, LlamaConfig, rotary_table
+
+CONFIG = LlamaConfig(vocabulary=512, width=128, layers=2, heads=4, kv_heads=2, hidden=256)
 
 
 def writer(**changes: object) -> Job:
     """A small model that writes text."""
     return Job(
-        lambda: Llama(LlamaConfig(vocabulary=512, width=128, layers=2, heads=4, kv_heads=2, hidden=256)),
-        lambda n: {"tokens": torch.zeros(n, 8, dtype=torch.long)},
-        lambda model, batch: model(batch["tokens"]).mean(),
-        **{"generate": generate, "name": "small", "context_length": 1024, **changes},
+        **{
+            "model": lambda: Llama(CONFIG),
+            "batch": lambda n: {"tokens": torch.zeros(n, 8, dtype=torch.long)},
+            "loss": lambda model, batch: model(batch["tokens"]).mean(),
+            "generate": generate,
+            "name": "small",
+            "context_length": 1024,
+            **changes,
+        }
     )
 
 
@@ -86,10 +95,41 @@ def test_a_cache_without_tensors_is_no_cache():
 
 
 def test_a_generate_that_fails_is_named():
-    for broken in (lambda model, tokens, cache: 1 / 0, lambda model, tokens, cache: model(tokens)):
-        with pytest.raises(GpuwiseError) as error:
-            serve_plan(writer(generate=broken), on="rtx-4090", rate="1/s")
-        assert "Job.generate" in str(error.value)
+    with pytest.raises(JobError, match="division by zero") as error:
+        serve_plan(writer(generate=lambda model, tokens, cache: 1 / 0), on="rtx-4090", rate="1/s")
+    assert "Job.generate" in str(error.value)
+
+
+def test_logits_without_a_cache_are_no_answer():
+    with pytest.raises(JobError, match=r"returns a Tensor, not \(logits, cache\)"):
+        serve_plan(writer(generate=lambda *arguments: generate(*arguments)[0]), on="rtx-4090", rate="1/s")
+
+
+class AllLogits(Llama):
+    """Makes the logits of every token."""
+
+    def forward(self, tokens: torch.Tensor, cache: Sequence[LayerCache] | None = None) -> torch.Tensor:
+        start, head_dim = cache[0].tokens if cache else 0, CONFIG.width // CONFIG.heads
+        rotary = rotary_table(tokens.shape[1], head_dim, theta=CONFIG.rope_theta, device=tokens.device, start=start)
+        x = self.words(tokens)
+        for number, block in enumerate(self.layers):
+            x = block(x, rotary, cache[number] if cache else None)
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_head_over_all_tokens_of_a_prompt_counts_once_a_sequence(last: bool):
+    """As engines run it: the natural way to write it has the price of the one that slices before the head."""
+
+    def all_tokens(model: nn.Module, tokens: torch.Tensor, cache: object) -> tuple[torch.Tensor, object]:
+        logits, cache = generate(model, tokens, cache)
+        return logits[:, -1] if last else logits, cache
+
+    usual = serve_plan(writer(), on="rtx-4090", rate="1/s").rows[0]
+    whole = serve_plan(writer(model=lambda: AllLogits(CONFIG), generate=all_tokens), on="rtx-4090", rate="1/s").rows[0]
+    assert whole.saturation_rate == pytest.approx(usual.saturation_rate, rel=0.05)
+    for name in ("ttft_s", "tpot_s"):
+        assert whole.latency[name].p50.value == pytest.approx(usual.latency[name].p50.value, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gpuwise.errors import GpuwiseError, JobError, StepFailedError, UnsupportedE
 from gpuwise.job import Job
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.serving.generation import Generation
-from gpuwise.serving.parts import attention_layers, part_of, split
+from gpuwise.serving.parts import attention_layers, tokens_and_head
 from gpuwise.serving.weights import Weights, all_blocks
 from gpuwise.strategy import Strategy
 from gpuwise.strategy.mesh import Mesh
@@ -100,7 +100,7 @@ def record_generation(
             f"{job.name or 'the job'} runs other operations on prompts of other lengths, which gpuwise cannot follow yet.",
             ["write generate so that it runs the same operations at every length", _PASS_ALONE],
         )
-    per_token, per_sequence = split(family)
+    tokens, head = tokens_and_head(family, recorded.weights)
     a, b = (traces[SEQUENCES.start, 1, past] for past in PAST)
     layers = attention_layers(
         a,
@@ -110,8 +110,8 @@ def record_generation(
         cache_bytes_per_token=_growth(cache_bytes),
     )
     return Generation(
-        tokens=part_of(family, per_token),
-        head=part_of(family, per_sequence),
+        tokens=tokens,
+        head=head,
         attention=layers,
         weights=recorded.weights,
         cache_bytes_per_token=_growth(cache_bytes),
@@ -218,7 +218,14 @@ def _of_generate(error: GpuwiseError) -> GpuwiseError:
 
 def _read(program: Program, tokens: Tensor, cache: object) -> tuple[Tensor, object]:
     assert program.job.generate is not None
-    return program.job.generate(program.model, tokens, cache)
+    result: object = program.job.generate(program.model, tokens, cache)
+    if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
+        kind = "Tensor" if isinstance(result, Tensor) else type(result).__name__
+        raise JobError(
+            f"generate of {program.job.name or 'the job'} returns a {kind}, not (logits, cache).",
+            ["return logits of each sequence's last token, a tensor, and the cache with the new tokens", _PASS_ALONE],
+        )
+    return result[0], result[1]
 
 
 def _tokens(sequences: int, count: int, device: str) -> Tensor:
