@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from gpuwise.errors import InputError, JobError, UnknownNameError, UnsupportedEr
 from gpuwise.job import Job
 from gpuwise.job.models.generation import LayerCache, generate
 from gpuwise.job.models.llama import Llama, LlamaConfig, rotary_table
+from gpuwise.report.serving_choice import _model_words
+from gpuwise.serving.launch import launched_model
 
 CONFIG = LlamaConfig(vocabulary=512, width=128, layers=2, heads=4, kv_heads=2, hidden=256)
 
@@ -140,3 +143,26 @@ def test_means_that_the_context_or_whole_tokens_change_are_named(settings: dict[
     plan = serve_plan(writer(), on="rtx-4090", rate="1/s", **settings)
     notes = [note for note in plan.assumption_notes if note.kind == "means-as-drawn"]
     assert len(notes) == differs
+
+
+@pytest.mark.parametrize(
+    ("engine", "weights", "narrow"),
+    [
+        ("vllm", "fp8", False),
+        ("vllm", "nf4", False),
+        ("vllm", "int4", True),
+        ("vllm-2024", "int8", True),
+        ("sglang", "fp8", False),
+        ("sglang", "nvfp4", True),
+        ("tensorrt-llm", "fp8", True),
+        ("vllm", "bf16", False),
+        ("llama.cpp", "gguf-q4_k_m", False),
+    ],
+)
+def test_a_command_names_no_weights_of_16_bits_where_others_were_planned(engine: str, weights: str, narrow: bool):
+    """vLLM and SGLang make fp8 (vLLM also nf4) of 16 bits as they start; every other format is that of the checkpoint."""
+    name = launched_model("llama3-8b", engine=engine, weights=weights)
+    assert name == ("MODEL" if narrow else "meta-llama/Meta-Llama-3-8B")
+    assert launched_model("hf:org/model-awq", engine=engine, weights=weights) == "org/model-awq"
+    forecast = SimpleNamespace(job="llama3-8b", model="meta-llama/Meta-Llama-3-8B", engine=engine, weights=weights)
+    assert (f"MODEL: weights of meta-llama/Meta-Llama-3-8B in {weights}" in _model_words(forecast)) == narrow

@@ -26,7 +26,7 @@ from gpuwise.serving.closed_loop import row_of_clients
 from gpuwise.serving.engines import Engine, engine_of
 from gpuwise.serving.forecast import PlanTiming, ServingForecast
 from gpuwise.serving.instance import Instance
-from gpuwise.serving.launch import launch_line, longest_request, model_of
+from gpuwise.serving.launch import launch_line, launched_model, longest_request, model_of
 from gpuwise.serving.profile import PassProfile, corrected_iterations
 from gpuwise.serving.rows import ServingRow, cheapest_first, row_of
 from gpuwise.serving.saturation import Limits
@@ -178,7 +178,7 @@ def _row(
             )
         launch = launch_line(
             model.engine.name,
-            model_of(model.job.name),
+            launched_model(model.job.name, engine=model.engine.name, weights=model.format.name if model.format else ""),
             instance.policy,
             devices=device.count,
             precision=model.precision_on(device.chip),

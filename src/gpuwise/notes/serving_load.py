@@ -66,7 +66,7 @@ def means_as_drawn(*, input_tokens: float, output_tokens: float, longest: int) -
     """Means of requests that differ from those that the user names. longest: the model's context, 0 without a limit."""
     context = f" and at most the model's context of {longest:,} tokens" if longest else ""
     return (
-        f"the requests drawn read {input_tokens:,.3g} tokens and write {output_tokens:,.3g} on average: lengths are "
+        f"the requests drawn read {input_tokens:,.1f} tokens and write {output_tokens:,.1f} on average: lengths are "
         f"whole{context}, and few of a wide spread are very long; --spread 0 keeps the means"
     )
 
