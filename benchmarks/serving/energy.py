@@ -23,7 +23,7 @@ from gpuwise.api.devices import device_of
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware import load_catalog
 from gpuwise.serving.continuous import serve
-from gpuwise.serving.energy import energy_spread, energy_use, work_of
+from gpuwise.serving.energy import computed_in, energy_spread, energy_use, work_of
 from gpuwise.serving.engines import engine_of
 from gpuwise.serving.formats import format_of, stored
 from gpuwise.serving.instance import LoadShape
@@ -79,7 +79,7 @@ def forecast(row: pd.Series) -> dict[str, float]:
         chip,
         served,
         work_of(served, generation, weights),
-        precision=weights.arithmetic or "bf16",
+        precision=computed_in(chip, weights, "bf16"),
         devices=tp,
         rate_per_s=rate,
         iterations=engine_of("vllm").spread,

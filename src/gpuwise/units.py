@@ -12,8 +12,9 @@ from datetime import datetime
 
 from gpuwise.errors import InputError
 
-_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)")
+_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ%]*)")
 LONGEST = 100  # characters of a quantity
+RAREST, FASTEST = 1 / (366 * 86400), 1e9  # how often a second: clocks of loads beyond them lose the digits of latencies
 
 _BYTES = {
     "": 1,
@@ -30,11 +31,17 @@ _BYTES = {
     "pib": 2**50,
 }
 _SECONDS = {
+    "us": 1e-6,
+    "µs": 1e-6,
     "ms": 1e-3,
     "s": 1,
     "sec": 1,
+    "second": 1,
+    "seconds": 1,
     "m": 60,
     "min": 60,
+    "minute": 60,
+    "minutes": 60,
     "h": 3600,
     "hr": 3600,
     "hour": 3600,
@@ -110,12 +117,15 @@ def parse_count(text: str, kind: str = "a count") -> int:
 
 
 def parse_rate(text: str) -> float:
-    """'5/s', '90/min', '10k/day' -> how often a second. Raises InputError."""
+    """'5/s', '90/min', '10k/day' -> how often a second, from one a year to a billion. Raises InputError."""
     count, slash, period = str(text).partition("/")
     if not slash:
         raise InputError(f"cannot read {text!r} as a rate.", ["write it like 5/s, 90/min or 10k/day"])
     often = _positive(_parse(count, _COUNTS, "a rate", "5/s, 90/min or 10k/day"), text, "a rate")
-    return often / parse_duration(f"1{period.strip()}")
+    rate = often / parse_duration(f"1{period.strip()}")
+    if not RAREST <= rate <= FASTEST:
+        raise InputError(f"a rate of {text!r} is not between one a year and a billion a second.", ["5/s, 90/min or 10k/day"])
+    return rate
 
 
 def _below_a_century(seconds: float, text: str) -> float:

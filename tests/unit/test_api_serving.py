@@ -14,6 +14,7 @@ from gpuwise.job import Job
 from gpuwise.job.models.generation import generate
 from gpuwise.job.models.llama import Llama, LlamaConfig
 from gpuwise.serving.rows import MOST_SHARE
+from gpuwise.serving.saturation import Limits
 from gpuwise.tracing.generation import check_generates
 from gpuwise.units import parse_rate
 
@@ -35,16 +36,20 @@ def test_rates_and_limits_as_typed():
     assert parse_rate("10k/day") == pytest.approx(10_000 / 86_400)
     limits = parse_limits("ttft=500ms, tpot=50ms,share=95%")
     assert (limits.ttft_s, limits.tpot_s, limits.latency_s, limits.share) == (0.5, 0.05, math.inf, 0.95)
-    assert parse_limits("") == parse_limits("share=0.99")
+    assert parse_limits("") == Limits(share=0.99)
+    assert parse_limits("TTFT = 500us, share=1") == Limits(ttft_s=0.0005, share=1)
 
 
-@pytest.mark.parametrize("text", ["5", "5/fortnight", "-1/s", "0/s", "five/s", "nan/s", "1e400/s"])
+@pytest.mark.parametrize("text", ["5", "5/fortnight", "-1/s", "0/s", "five/s", "nan/s", "1e400/s", "1e30/s", "1e-30/s"])
 def test_no_rate(text: str):
     with pytest.raises(InputError):
         parse_rate(text)
 
 
-@pytest.mark.parametrize("text", ["ttft", "ttft=", "ttft=5", "ttft=-1ms", "speed=1s", "share=2", "share=x", "tpot=nanms"])
+@pytest.mark.parametrize(
+    "text",
+    ["ttft", "ttft=", "ttft=5", "ttft=-1ms", "speed=1s", "share=2", "share=x", "tpot=nanms", "share=0.9", "ttft=1s,ttft=2s"],
+)
 def test_no_limit(text: str):
     with pytest.raises(InputError):
         parse_limits(text)

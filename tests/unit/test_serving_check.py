@@ -277,6 +277,22 @@ def test_generation_reads_the_prompts_then_writes_a_token_a_pass():
         tokens = torch.cat([tokens, following], dim=1)
 
 
+@pytest.mark.parametrize("tokens_with_logits", [1, 3])
+def test_logits_of_more_tokens_than_the_last_are_read_at_the_last(tokens_with_logits: int):
+    shapes: list[tuple[int, ...]] = []
+
+    def of_all(model: torch.nn.Module, tokens: torch.Tensor, cache: object):
+        shapes.append(tuple(tokens.shape))
+        logits, cache = generate(model, tokens, cache)
+        return logits[:, None].expand(-1, tokens_with_logits, -1), cache
+
+    load = requests(np.zeros(2), np.full(2, 5), np.array([3, 3]))
+    model = GeneratingModel(small_job(generate=of_all), Strategy("fp32", mode="infer"), torch.device("cpu"), load, batch=2)
+    shapes.clear()
+    model.answer([0, 1], lambda request: None, lambda request: None)
+    assert shapes == [(2, 5), (2, 1), (2, 1)]
+
+
 def test_a_generating_job_is_served_and_compared():
     result = serve_check(small_job(), rate="inf", requests=6, input=8, output=4, slo="ttft=10s", saturate=True)
     assert result.counts.answered == result.counts.forecast_answered == 6
@@ -379,6 +395,7 @@ def test_continuous_batching_is_of_models_of_transformers():
         ({"rate": "quickly"}, "rate"),
         ({"input": 0}, "input"),
         ({"rate": "inf", "duration": "5s"}, "no --duration"),
+        ({"rate": "10/s", "requests": 20, "duration": "5s"}, "in place of --requests"),
         ({"input": 60, "output": 60}, "context"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from gpuwise.cost.parameters import parameters
 from gpuwise.cost.power import ENERGY_SPREAD, share_of_tdp
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.serving.continuous import serve
-from gpuwise.serving.energy import LoadWork, energy_spread, energy_use, work_of
+from gpuwise.serving.energy import LoadWork, computed_in, energy_spread, energy_use, work_of
 from gpuwise.serving.formats import StoredWeights
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import requests
@@ -26,6 +27,9 @@ SETTINGS = {"precision": "bf16", "rate_per_s": 1.0, "iterations": (0.8, 1.25), "
 
 def iteration_s(chunks, sequences, past_tokens):
     return 0.01
+
+
+LOAD = requests(np.zeros(2), np.full(2, 5), np.full(2, 5))
 
 
 def test_work_is_that_of_each_token():
@@ -72,6 +76,30 @@ def test_energy_of_a_load():
     assert use.watts.high <= chip.tdp_w
     for unknown in (replace(chip, tdp_w=None), replace(chip, kind="cpu")):
         assert energy_use(unknown, served, work, devices=1, **SETTINGS) is None
+
+
+def test_products_of_narrow_weights_have_the_peak_of_their_type():
+    """Where the chip has units for it; elsewhere they compute in 16 bits."""
+    work, served = LoadWork(1e15, 1e12), SimpleNamespace(busy_s=10.0, utilisation=1.0, requests=LOAD)
+    for chip_id, kind, peak in (
+        ("h100-80gb-sxm", "float8_e4m3fn", "fp8"),
+        ("h100-80gb-sxm", "int8", "int8"),
+        ("h100-80gb-sxm", "float4_e2m1fn_x2", "bf16"),
+        ("b200-180gb-sxm", "float4_e2m1fn_x2", "fp4"),
+        ("a100-80gb-sxm", "float8_e4m3fn", "bf16"),
+        ("a100-80gb-sxm", "", "bf16"),
+    ):
+        chip = load_catalog().chip(chip_id)
+        precision = computed_in(chip, StoredWeights(1, arithmetic=kind), "bf16")
+        assert precision == peak
+        use = energy_use(chip, served, work, devices=1, **{**SETTINGS, "precision": precision})
+        assert use.arithmetic == pytest.approx(1e15 / 10 / chip.peak_flops_per_s[peak])
+
+
+def test_fp8_draws_no_more_than_bf16_for_the_same_work():
+    watts = [serve_plan(job(), on="h100-sxm", rate="60/s", weights=kind).rows[0].energy for kind in ("fp8", None)]
+    assert watts[0].arithmetic < watts[1].arithmetic
+    assert watts[0].joules_per_token.value < watts[1].joules_per_token.value
 
 
 def test_an_idle_instance_takes_more_energy_a_token():

@@ -34,6 +34,11 @@ def check_used(requested: CheckSettings, *, generates: bool) -> None:
             "--weights names a format of llama.cpp; the other servers have the type of --precision.",
             ["--engine llama.cpp", "leave out --weights"],
         )
+    if requested.get("duration") is not None and requested.get("requests") is not None:
+        raise InputError(
+            "--duration is in place of --requests: a rate and one of them say the other.",
+            ["leave out --requests", "leave out --duration"],
+        )
     if requested.get("duration") is not None and requested.get("rate") is not None and isinf(named_rate(requested) or 0.0):
         raise InputError("requests that come all at once have no --duration.", ["--requests, their number"])
 

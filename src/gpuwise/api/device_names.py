@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuwise.api.devices import device_of
 from gpuwise.errors import InputError
+from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.device import parse_device
 from gpuwise.hardware.names import split_device
 
@@ -17,6 +19,16 @@ def device_names(on: str | Sequence[str]) -> list[str]:
     if not names or not all(names):
         raise InputError(f"cannot read the devices {on!r}.", ["write them like rtx-4090,h100-sxm:8"])
     return names
+
+
+def distinct_devices(on: str | Sequence[str], catalog: Catalog) -> list[str]:
+    """The devices in a list or in a comma-separated text, each once, under the first of its names. Raises InputError or
+    UnknownNameError."""
+    names: dict[tuple[str, bool], str] = {}
+    for text in device_names(on):
+        spec = device_of(text, catalog).spec
+        names.setdefault((spec.cluster.name, spec.machine is None), text)
+    return list(names.values())
 
 
 def owned_machines(text: str) -> tuple[str, int, int]:

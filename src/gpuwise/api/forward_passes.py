@@ -81,7 +81,7 @@ class DevicePasses:
             policy.window_s,
             seconds,
             full.memory.device_bytes,
-            full.why,
+            full.why.replace("--micro-batch", "--batch"),  # the flag of serve_plan for it
             servers=servers,
             threads=threads,
         )

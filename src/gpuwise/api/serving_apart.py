@@ -21,7 +21,7 @@ from gpuwise.serving.apart import AnswerLoad, ApartInstances, PromptLoad, Prompt
 from gpuwise.serving.fleets import Fleet
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.instance import Instance, LoadShape, latencies
-from gpuwise.serving.launch import launch_line, longest_request, model_of
+from gpuwise.serving.launch import launch_line, launched_model, longest_request
 from gpuwise.serving.launch_modes import apart
 from gpuwise.serving.requests import Requests, requests
 from gpuwise.serving.rows import MOST_SHARE, ServingRow
@@ -191,7 +191,7 @@ class ApartPlan:
         model, policy = self.model, kind.instance.policy
         return launch_line(
             model.engine.name,
-            model_of(model.job.name),
+            launched_model(model.job.name, engine=model.engine.name, weights=model.format.name if model.format else ""),
             policy,
             devices=kind.device.devices,
             precision=model.precision_on(kind.device.chip),

@@ -22,6 +22,7 @@ from gpuwise.units import parse_rate
 INPUT_TOKENS, OUTPUT_TOKENS = 512, 256
 BURSTY = 2.0  # standard deviation of gaps over their mean where the user says "bursty" alone; an assumption
 MOST_VARIATION = 20.0
+CLOSE_MEAN = 0.05  # of a mean: twice the sampling error of as many lengths as a simulated load has, at a spread of 1
 # What says how an open load comes, or what follows its rate.
 _OPEN = ("arrivals", "day", "autoscale", "scale_to_zero", "idle", "spot", "api_price")
 _OF_THE_FILE = ("input", "output", "spread", "arrivals", "day")
@@ -54,7 +55,7 @@ def planned_load(requested: ServingSettings, *, rate: str | None, longest: int |
 
     Raises InputError for settings that are senseless or exclude each other, FileFormatError for a broken file.
     """
-    cached = float(requested.get("prefix_hits") or 0.0)
+    cached = _prefix_hits(requested)
     rate_per_s = None if rate is None else parse_rate(rate)
     clients, trace = _clients(requested, rate=rate), requested.get("trace")
     if trace is not None and clients is not None:
@@ -80,6 +81,7 @@ def planned_load(requested: ServingSettings, *, rate: str | None, longest: int |
         *(() if "input" in requested else (notes.assumed_input_tokens(tokens=INPUT_TOKENS),)),
         *(() if "output" in requested else (notes.assumed_output_tokens(tokens=OUTPUT_TOKENS),)),
         notes.spread_of_lengths(variation=spread),
+        *_means_as_drawn(lengths),
         _arrivals_note(variation, clients),
         *(() if day is None else (load_notes.sized_for_the_peak(multiple=day.peak, hour=day.peak_hour),)),
     )
@@ -92,6 +94,17 @@ def planned_load(requested: ServingSettings, *, rate: str | None, longest: int |
         {"input_tokens": lengths.input_tokens, "output_tokens": lengths.output_tokens, "spread": spread},
         clients,
     )
+
+
+def _prefix_hits(requested: ServingSettings) -> float:
+    """Share of each prompt in the prefix cache."""
+    share = float(requested.get("prefix_hits") or 0.0)
+    if not 0 <= share < 1:
+        raise InputError(
+            f"--prefix-hits is a share of each prompt from 0 to below 1, got {share:g}: its last token is always computed.",
+            ["--prefix-hits 0.95", "leave out --prefix-hits"],
+        )
+    return share
 
 
 def _clients(requested: ServingSettings, *, rate: str | None) -> int | None:
@@ -109,6 +122,15 @@ def _clients(requested: ServingSettings, *, rate: str | None) -> int | None:
             [f"leave out {flag}", "leave out --concurrency"],
         )
     return clients
+
+
+def _means_as_drawn(lengths: Lengths) -> tuple[Note, ...]:
+    """A note where requests are shorter or longer on average than their means say: cut to the context, or whole tokens."""
+    load = LoadShape(lengths).at(1.0)
+    read, written = float(load.input_tokens.mean()), float(load.output_tokens.mean())
+    if max(abs(read / lengths.input_tokens - 1), abs(written / lengths.output_tokens - 1)) <= CLOSE_MEAN:
+        return ()
+    return (load_notes.means_as_drawn(input_tokens=read, output_tokens=written, longest=lengths.longest or 0),)
 
 
 def _arrivals(variation: float, clients: int | None, day: DayCurve | None) -> dict[str, object]:

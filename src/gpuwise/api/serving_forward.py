@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuwise.api.device_names import device_names
+from gpuwise.api.device_names import distinct_devices
 from gpuwise.api.devices import Device, device_of
 from gpuwise.api.forward_catalog import ForwardCatalog, Solved
 from gpuwise.api.forward_passes import MOST, JobPasses, PassSettings
@@ -34,9 +34,10 @@ from gpuwise.serving.launch_graph import graph_line
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.rows import MOST_SHARE, ServingRow, cheapest_first, row_of
 from gpuwise.serving.saturation import Limits
+from gpuwise.serving.windowed import WindowPolicy
 from gpuwise.serving_settings import ServingSettings
 from gpuwise.strategy import Strategy
-from gpuwise.units import parse_rate, parse_usd
+from gpuwise.units import format_duration, parse_rate, parse_usd
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -81,7 +82,7 @@ def forward_plan(
         on = HERE  # offers of the catalog sell no processors alone
     shape = LoadShape(Lengths(1, 1)) if lengths is None else lengths.shape
     plan = _Plan(catalog, model, shape, limits, rate_per_s, lengths)
-    names = [HERE] if on is None else device_names(on)
+    names = [HERE] if on is None else distinct_devices(on, catalog)
     check_servers_share([device_of(name, catalog) for name in names], model.settings.servers)
     timing = _timed(plan, named.job, names) if requested.get("profile") else None
     if on is None:
@@ -191,6 +192,7 @@ class _Plan:
                 usd_per_hour=device.usd_per_hour,
                 saturation=saturation,
             )
+            _check_window(row, instance.policy, self.limits)
         except GpuwiseError as error:
             if error.code in ABOUT_THE_JOB:
                 raise
@@ -251,6 +253,15 @@ class _Plan:
             *(() if "window" in requested else (notes.no_window(),)),
             serving_notes.poisson_arrivals(),
             *(() if self.is_measured else (serving_notes.machine_not_measured(),)),
+        )
+
+
+def _check_window(row: ServingRow, policy: WindowPolicy, limits: Limits) -> None:
+    """Raises UnsupportedError where a window that fills batches at higher rates is too long for the limits at this one."""
+    if policy.window_s and row.replicas and row.share_within < limits.share:
+        raise UnsupportedError(
+            f"a window of {format_duration(policy.window_s)} leaves {100 * row.share_within:.3g} % of requests within the "
+            f"limits at this rate, which seldom fills a batch of {policy.batch}; a shorter --window or a smaller --batch helps"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuwise.api.serving_limits import limit_words
 from gpuwise.errors import InputError
 from gpuwise.serving.graph_engines import graph_engine_of, graph_engines
 from gpuwise.serving_settings import ArrivalSettings, ForwardSettings, ModeSettings, ServingSettings
@@ -42,7 +43,7 @@ def check_writes_text(requested: ServingSettings, *, job: str) -> None:
 
 def check_engine_writes_text(engine: str | None, *, job: str, others: str) -> None:
     """Raises InputError for an engine of forward passes. others: the engines to name in its place."""
-    if graph_engine_of(engine) is not None:
+    if engine == PYTORCH or graph_engine_of(engine) is not None:
         raise InputError(
             f"{engine} runs single forward passes here, and {job} writes text, token by token from a cache.",
             [others, _PASS_JOB],
@@ -67,8 +68,7 @@ def check_answers_in_one_pass(requested: ServingSettings, *, job: str) -> None:
                 f"{flag_of(name)} is of plain PyTorch; {engine} chooses its own kernels and layouts.",
                 [f"leave out {flag_of(name)}", f"--engine {PYTORCH}"],
             )
-    for part in (requested.get("slo") or "").split(","):
-        name = part.partition("=")[0].strip()
+    for name, _ in limit_words(requested.get("slo") or ""):
         if name in ("ttft", "tpot"):
             raise InputError(f"a limit of {name} {why}", ["--slo latency=50ms", _TEXT_JOB])
 

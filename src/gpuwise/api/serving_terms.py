@@ -18,7 +18,7 @@ from gpuwise.notes import Note
 from gpuwise.notes import serving_load as notes
 from gpuwise.plan.economics.spot_rate import spot_rate
 from gpuwise.serving.cold_start import cold_start
-from gpuwise.serving.energy import EnergyUse, energy_use, work_of
+from gpuwise.serving.energy import EnergyUse, computed_in, energy_use, work_of
 from gpuwise.serving.formats import stored
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.idle import ScaledToZero, scaled_to_zero
@@ -164,7 +164,7 @@ def energy_of(device: Device, model: EngineModel, generation: Generation) -> Ene
             device.chip,
             served,
             work_of(served, generation, weights),
-            precision=weights.arithmetic or model.precision_on(device.chip),
+            precision=computed_in(device.chip, weights, model.precision_on(device.chip)),
             devices=device.devices,
             rate_per_s=rate_per_s,
             iterations=model.engine.spread,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuwise.api.device_names import device_names
+from gpuwise.api.device_names import distinct_devices
 from gpuwise.api.devices import device_of
 from gpuwise.api.engine_model import EngineModel
 from gpuwise.api.plan_timing import HERE, check_profiles_here, text_profile
@@ -26,7 +26,7 @@ from gpuwise.serving.closed_loop import row_of_clients
 from gpuwise.serving.engines import Engine, engine_of
 from gpuwise.serving.forecast import PlanTiming, ServingForecast
 from gpuwise.serving.instance import Instance
-from gpuwise.serving.launch import launch_line, longest_request, model_of
+from gpuwise.serving.launch import launch_line, launched_model, longest_request, model_of
 from gpuwise.serving.profile import PassProfile, corrected_iterations
 from gpuwise.serving.rows import ServingRow, cheapest_first, row_of
 from gpuwise.serving.saturation import Limits
@@ -59,10 +59,11 @@ def text_plan(
     budget, api = requested.get("budget"), requested.get("api_price")
     budget_usd, api_price = None if budget is None else parse_usd(budget), None if api is None else parse_api_price(api)
 
+    names = [] if on is None else distinct_devices(on, catalog)
     profile: PassProfile | None = None
     timing: PlanTiming | None = None
     if requested.get("profile"):
-        check_profiles_here([] if on is None else device_names(on), catalog)
+        check_profiles_here(names, catalog)
         profile = text_profile(job, named, requested, load, catalog)
         timing = PlanTiming(profile, _row(HERE, catalog, model, limits, terms))
 
@@ -84,12 +85,12 @@ def text_plan(
             clients=planned.clients,
         )
         answer = answer_of_catalog(instances, row_of_device, rate_per_s=rate_per_s)
-    rows = answer.rows if answer else tuple(row_of_device(text) for text in device_names(on or ()))
+    rows = answer.rows if answer else tuple(row_of_device(text) for text in names)
     prefill_on, apart_notes = requested.get("prefill_on"), tuple[Note, ...]()
     if prefill_on is not None:
         reads = device_of(prefill_on, catalog)
         apart = ApartPlan(reads, requested.get("network"), catalog, model, load, limits, rate_per_s)
-        rows, apart_notes = (*rows, *map(apart.row, device_names(on or ()))), apart.notes
+        rows, apart_notes = (*rows, *map(apart.row, names)), apart.notes
     if all(row.replicas == 0 for row in rows):
         raise UnsupportedError(
             f"none of these devices serves {job.name}: " + "; ".join(f"{row.device}: {row.reason}" for row in rows[:3]),
@@ -177,7 +178,7 @@ def _row(
             )
         launch = launch_line(
             model.engine.name,
-            model_of(model.job.name),
+            launched_model(model.job.name, engine=model.engine.name, weights=model.format.name if model.format else ""),
             instance.policy,
             devices=device.count,
             precision=model.precision_on(device.chip),

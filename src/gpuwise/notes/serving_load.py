@@ -61,6 +61,16 @@ def cut_requests(*, count: int, context_tokens: int) -> str:
     return f"{count:,} of the replayed requests are cut to the model's context of {context_tokens:,} tokens"
 
 
+@kind_of_note(flag="--spread")
+def means_as_drawn(*, input_tokens: float, output_tokens: float, longest: int) -> str:
+    """Means of requests that differ from those that the user names. longest: the model's context, 0 without a limit."""
+    context = f" and at most the model's context of {longest:,} tokens" if longest else ""
+    return (
+        f"the requests drawn read {input_tokens:,.1f} tokens and write {output_tokens:,.1f} on average: lengths are "
+        f"whole{context}, and few of a wide spread are very long; --spread 0 keeps the means"
+    )
+
+
 @kind_of_note(flag="--day")
 def sized_for_the_peak(*, multiple: float, hour: int) -> str:
     """Instances are as many as the busiest hour takes. multiple: its rate over the mean."""

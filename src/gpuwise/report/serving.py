@@ -90,7 +90,7 @@ def _latency(interval: Interval) -> str:
 def _rate(forecast: ServingForecast) -> str:
     """'5/s', or '5/s on average, 9.5/s at the busiest time' where the rate changes over the day; or the users who wait."""
     if isinstance(clients := forecast.arrivals.get("clients"), int):
-        return f"the rate that {counted(clients, 'user')} reach"
+        return f"the rate that {counted(clients, 'user')} {'reaches' if clients == 1 else 'reach'}"
     mean, peak = forecast.rate_per_s, max((row.running.schedule.peak for row in forecast.rows), default=1.0)
     return rate_words(mean) + (f" on average, {rate_words(peak * mean)} at the busiest time" if peak > 1 else "")
 

@@ -12,7 +12,7 @@ from gpuwise.report.parts import TextTable, columns, grid, heading, indented, no
 from gpuwise.serving.apart import PromptsApart
 from gpuwise.serving.fleets import RateRange
 from gpuwise.serving.forecast import ServingForecast
-from gpuwise.serving.launch import PRESET_WEIGHTS, UNKNOWN_MODEL
+from gpuwise.serving.launch import PRESET_WEIGHTS, UNKNOWN_MODEL, needs_narrow_weights
 from gpuwise.serving.rows import ServingRow
 from gpuwise.units import format_usd
 
@@ -109,8 +109,13 @@ def _ends(ends: Sequence[str]) -> str:
 
 
 def _model_words(forecast: ServingForecast) -> str:
+    narrow = needs_narrow_weights(forecast.engine, forecast.weights)
+    in_format = f" in {forecast.weights}" if narrow else ""
     if forecast.model == UNKNOWN_MODEL:
-        return f"{UNKNOWN_MODEL}: the id or the folder of the model's weights"
+        return f"{UNKNOWN_MODEL}: the id or the folder of the model's weights{in_format}"
     if forecast.job in PRESET_WEIGHTS:
-        return f"{forecast.job} is a shape without weights: {forecast.model} has such weights, a fine-tuned one serves as fast"
-    return ""
+        shape = f"{forecast.job} is a shape without weights"
+        if narrow:
+            return f"{UNKNOWN_MODEL}: weights of {forecast.model}{in_format}, made or published elsewhere; {shape}"
+        return f"{shape}: {forecast.model} has such weights, a fine-tuned one serves as fast"
+    return f"the weights of {forecast.model} must be{in_format}" if narrow else ""

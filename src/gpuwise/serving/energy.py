@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gpuwise.cost.forecast import Interval
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.power import ENERGY_SPREAD, share_of_tdp
+from gpuwise.cost.rates import QUANTIZED, multiplies
 from gpuwise.hardware.types import Chip
 from gpuwise.serving.formats import StoredWeights
 from gpuwise.serving.generation import AttentionLayers, Generation
@@ -67,6 +68,13 @@ def work_of(served: Served, generation: Generation, weights: StoredWeights) -> L
     return LoadWork(products + seen, served.iterations * weights.bytes + keys)
 
 
+def computed_in(chip: Chip, weights: StoredWeights, precision: str) -> str:
+    """The catalog's name of the type that products compute in: that of the weights' format where the chip has units for it,
+    else the precision of the activations."""
+    narrow = weights.arithmetic
+    return QUANTIZED[narrow] if narrow and multiplies(chip, narrow) else precision
+
+
 def energy_use(
     chip: Chip,
     served: Served,
@@ -83,7 +91,7 @@ def energy_use(
 
     Arguments:
         served: the simulated outcome of the load.
-        precision: that products compute in.
+        precision: that products compute in, as computed_in names it.
         devices: of the instance, which share its layers.
         rate_per_s: requests that arrive at the instance.
         iterations: low and high of measured over forecast times of iterations.

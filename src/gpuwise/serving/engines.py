@@ -207,5 +207,5 @@ def _pair(values: Sequence[float]) -> tuple[float, float]:
 def engine_of(name: str) -> Engine:
     """The engine of that name; UnknownNameError where there is none."""
     if name not in engines():
-        raise unknown_name("engine", name, list(engines()), listing="docs/serving.md")
+        raise unknown_name("engine", name, list(engines()), listing="gpuwise serve-plan --help")
     return engines()[name]

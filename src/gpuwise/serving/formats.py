@@ -202,12 +202,12 @@ def formats() -> dict[str, Format]:
 def cache_format_of(name: str) -> CacheFormat:
     """The format of keys and values of that name; UnknownNameError where there is none."""
     if name not in CACHE_FORMATS:
-        raise unknown_name("format of the cache", name, list(CACHE_FORMATS), listing="docs/serving.md")
+        raise unknown_name("format of the cache", name, list(CACHE_FORMATS), listing="gpuwise serve-plan --help")
     return CACHE_FORMATS[name]
 
 
 def format_of(name: str) -> Format:
     """The format of that name; UnknownNameError where there is none."""
     if name not in formats():
-        raise unknown_name("format of weights", name, list(formats()), listing="docs/serving.md")
+        raise unknown_name("format of weights", name, list(formats()), listing="gpuwise serve-plan --help")
     return formats()[name]

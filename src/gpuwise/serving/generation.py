@@ -233,7 +233,8 @@ def fused(trace: Trace) -> Trace:
     kind[is_run] = KINDS.index("elementwise")
     names = tuple(_FUSED if fuses else source.name[row] for row, fuses in zip(rows, is_run.tolist(), strict=True))
     dtypes = tuple(source.dtype[row] for row in rows)
-    operations = Operations(names, kind, dtypes, np.array(values), source.group[rows], source.channels_last[rows])
+    table = np.array(values).reshape(len(rows), source.values.shape[1])  # of no operation, too
+    operations = Operations(names, kind, dtypes, table, source.group[rows], source.channels_last[rows])
     count = len(rows)
     zeros = np.zeros(count, dtype=np.int8)
     sequence = OperationSequence(np.arange(count, dtype=np.int32), np.zeros(count, dtype=np.int32), zeros, zeros)

@@ -30,6 +30,18 @@ _NARROWED_BY_VLLM = {"fp8": "fp8", "nf4": "bitsandbytes"}
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
+def needs_narrow_weights(engine: str, weights: str) -> bool:
+    """Whether the weights that an engine loads must have a format already: it does not make them of 16 bits as it starts."""
+    if engine == "llama.cpp" or weights in ("", *_DTYPES):
+        return False
+    return weights not in (_NARROWED_BY_VLLM if engine.startswith("vllm") else {"fp8"} if engine == "sglang" else ())
+
+
+def launched_model(job: str, *, engine: str, weights: str) -> str:
+    """What stands for the model in a command: model_of, but for presets whose usual weights lack the format."""
+    return UNKNOWN_MODEL if job in PRESET_WEIGHTS and needs_narrow_weights(engine, weights) else model_of(job)
+
+
 def model_of(job: str) -> str:
     """The id or folder of a job's weights: that of an hf: job, the usual one of a preset, else UNKNOWN_MODEL."""
     if job.startswith("hf:"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
 from gpuwise.errors import JobError
 from gpuwise.serving.chosen_keys import chosen_keys
 from gpuwise.serving.generation import AttentionLayers
+from gpuwise.serving.weights import HEAD, Weights
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.tables import COLUMNS, KINDS, OperationSequence, Storages
 from gpuwise.trace.trace import Trace
@@ -28,9 +30,26 @@ def split(family: TraceFamily) -> tuple[np.ndarray, np.ndarray]:
     return ~attention & ~squares & (with_tokens | ~with_sequences), ~attention & ~with_tokens & with_sequences
 
 
-def part_of(family: TraceFamily, chosen: np.ndarray) -> TraceFamily:
-    """The family of the chosen operations alone."""
-    return part_at(family, chosen[family.sequence.operation])
+def tokens_and_head(family: TraceFamily, weights: Sequence[Weights]) -> tuple[TraceFamily, TraceFamily]:
+    """What runs for each token or once a pass, and what once a sequence, each a family of its own.
+
+    A model that makes the logits of all tokens of a prompt has its head among the latter nevertheless: engines need those of
+    the last token alone.
+    """
+    per_token, per_sequence = (chosen[family.sequence.operation] for chosen in split(family))
+    products = family.operations.kind[family.sequence.operation] == KINDS.index("gemm")
+    if not np.any(per_sequence & products):
+        words = max((each.shape[0] for each in weights if each.role == HEAD or each.tied), default=0)
+        last = int(np.flatnonzero(per_token & products).max(initial=-1))
+        if last >= 0 and _constant(family, int(family.sequence.operation[last]), "n") == words:
+            of_head = per_token & (np.arange(len(per_token)) >= last)
+            per_token, per_sequence = per_token & ~of_head, per_sequence | of_head
+    return part_at(family, per_token), part_at(family, per_sequence)
+
+
+def _constant(family: TraceFamily, operation: int, column: str) -> int:
+    """A number of an operation that no axis changes."""
+    return int(family.operations.values[operation, COLUMNS.index(column)].flat[0])
 
 
 def part_at(family: TraceFamily, at: np.ndarray) -> TraceFamily:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
-from gpuwise.errors import GpuwiseError, JobError, UnsupportedError
+from gpuwise.errors import GpuwiseError, JobError, StepFailedError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.runtime.build.program import Program, build
 from gpuwise.serving.generation import Generation
-from gpuwise.serving.parts import attention_layers, part_of, split
+from gpuwise.serving.parts import attention_layers, tokens_and_head
 from gpuwise.serving.weights import Weights, all_blocks
 from gpuwise.strategy import Strategy
 from gpuwise.strategy.mesh import Mesh
@@ -39,6 +39,7 @@ SEQUENCES = Axis("micro_batch", start=2, step=1, degree=1)
 NEW_TOKENS = Axis("new_tokens", start=16, step=16, degree=2)  # within the chunks of scans, which take 64 tokens and more
 Point = tuple[int, int, int]  # sequences, new tokens of each, tokens in the cache of each
 PAST = (24, 32)  # tokens in the cache of the two recordings whose difference is what one token adds
+_PASS_ALONE = "a job without generate=..., for its forward pass alone"
 FAR = 1 << 20  # tokens beyond any window; a recording holds no memory
 
 
@@ -85,14 +86,21 @@ def record_generation(
         job, strategy, target, points, within=linear_attention_as_kernels
     )
     traces, cache_bytes = recorded.traces, recorded.cache_bytes
+    if not any(cache_bytes.values()):
+        raise JobError(
+            f"generate of {job.name or 'the job'} returns a cache without tensors, so each token would be written without "
+            "those before it.",
+            ["return keys and values, or a state, as the second of (logits, cache)", _PASS_ALONE],
+        )
     family = build_family(
         {point: traces[(*point, 0)] for point in grid}, (SEQUENCES, NEW_TOKENS), {"micro_batch": 1, "new_tokens": 16}
     )
     if family is None:
         raise JobError(
-            f"{job.name or 'the job'} runs other operations on prompts of other lengths, which gpuwise cannot follow yet."
+            f"{job.name or 'the job'} runs other operations on prompts of other lengths, which gpuwise cannot follow yet.",
+            ["write generate so that it runs the same operations at every length", _PASS_ALONE],
         )
-    per_token, per_sequence = split(family)
+    tokens, head = tokens_and_head(family, recorded.weights)
     a, b = (traces[SEQUENCES.start, 1, past] for past in PAST)
     layers = attention_layers(
         a,
@@ -102,8 +110,8 @@ def record_generation(
         cache_bytes_per_token=_growth(cache_bytes),
     )
     return Generation(
-        tokens=part_of(family, per_token),
-        head=part_of(family, per_sequence),
+        tokens=tokens,
+        head=head,
         attention=layers,
         weights=recorded.weights,
         cache_bytes_per_token=_growth(cache_bytes),
@@ -193,14 +201,31 @@ def _recorded(
                     sizes = {"micro_batch": sequences, "new_tokens": new, "past_tokens": past}
                     traces[sequences, new, past] = replace(trace, header=replace(trace.header, sizes=sizes))
         except Exception as error:  # the user's model may raise anything
-            raise explained(error, job.name) from error
+            raise _of_generate(explained(error, job.name)) from error
         weights = weights_of(program.model)
     return _Recorded(traces, cache_bytes, weights)
 
 
+def _of_generate(error: GpuwiseError) -> GpuwiseError:
+    """The error, with what Job.generate takes and returns where its own code fails."""
+    if not isinstance(error, StepFailedError):
+        return error
+    ways = [
+        "call Job.generate yourself: it takes (model, tokens, cache), with None as the first cache, and returns (logits, cache)"
+    ]
+    return StepFailedError(error.what, ways, problem=error.problem)
+
+
 def _read(program: Program, tokens: Tensor, cache: object) -> tuple[Tensor, object]:
     assert program.job.generate is not None
-    return program.job.generate(program.model, tokens, cache)
+    result: object = program.job.generate(program.model, tokens, cache)
+    if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
+        kind = "Tensor" if isinstance(result, Tensor) else type(result).__name__
+        raise JobError(
+            f"generate of {program.job.name or 'the job'} returns a {kind}, not (logits, cache).",
+            ["return logits of each sequence's last token, a tensor, and the cache with the new tokens", _PASS_ALONE],
+        )
+    return result[0], result[1]
 
 
 def _tokens(sequences: int, count: int, device: str) -> Tensor:

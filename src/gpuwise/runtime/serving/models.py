@@ -84,7 +84,8 @@ class GeneratingModel:
         with torch.no_grad():
             for written in range(1, int(outputs.max()) + 1):
                 logits, cache = self._generate(self._program.model, tokens, cache)
-                tokens = logits.argmax(dim=-1, keepdim=True)
+                of_last = logits[:, -1] if logits.dim() == 3 else logits  # of the last token, where the model makes all
+                tokens = of_last.argmax(dim=-1, keepdim=True)
                 tokens.tolist()  # waits for the device
                 for request, count in zip(group, outputs.tolist(), strict=True):
                     if written == 1:
