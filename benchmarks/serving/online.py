@@ -91,7 +91,7 @@ class OnlineRun:
             memory_share=settings.memory_share,
         )
         costs = costs or engine_of(self.engine).costs
-        policy, step = replace(policy, request_s=costs.request_s), step.with_costs(costs)
+        policy, step = replace(policy, request_s=costs.request_s, whole=settings.whole), step.with_costs(costs)
         waited = settings.iterations_waited(
             read=self.read, written=self.written, devices=self.degrees.devices, concurrency=self.concurrency
         )

@@ -169,6 +169,7 @@ class BatchingEngine:
     def _schedule(self) -> list[tuple[_Sequence, int]]:
         """The parts of prompts of the next iteration: sequences, and their new tokens."""
         chunked = self.policy.chunked
+        splits = chunked and not self.policy.whole
         preempted = self._free_for_decoding()
         tokens = self.policy.batched_tokens - (len(self.decoding) if chunked else 0)
         free = self.free_blocks - (self.decoding.blocks_needed if chunked else 0)
@@ -187,9 +188,9 @@ class BatchingEngine:
             shared = 0 if self.policy.brought else cached // self.policy.block_tokens
             sequence.computed, sequence.shared_blocks = cached, shared
             new = sequence.to_read - cached
-            if new > tokens and not chunked and chunks:
+            if new > tokens and not splits and (chunks or (chunked and self.running)):
                 break
-            new = min(new, tokens) if chunked else new
+            new = min(new, tokens) if splits else new
             if self.policy.blocks_of(cached + new) - sequence.shared_blocks > free:
                 break
             self.waiting.popleft()
