@@ -19,8 +19,8 @@ def iteration_s(chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: 
 
 
 def step_by_step(load: Requests, policy: BatchingPolicy) -> tuple[list[float], list[float]]:
-    """Times of first and last tokens, by TensorRT-LLM's rule written out: each iteration has all sequences that decode, and then
-    prompts in order of arrival, each as a whole, until one does not fit into what is left of the tokens or the seats."""
+    """Times of first and last tokens, by TensorRT-LLM's rule written out: each iteration has all sequences that decode, and
+    then prompts in order of arrival, each as a whole, until one does not fit into what is left of the tokens or the seats."""
     waiting, writes = list(range(len(load))), dict[int, int]()
     clock, first, last = 0.0, [0.0] * len(load), [0.0] * len(load)
     while waiting or writes:

@@ -202,6 +202,8 @@ def engines() -> dict[str, Engine]:
                 linear_layer_s=row.get("linear_layer_us", 0.0) / 1e6,
                 decoding_launch_s=row.get("decoding_launch_us", 0.0) / 1e6,
                 request_s=row.get("request_us", 0.0) / 1e6,
+                prompt_token_s=row.get("prompt_token_us", 0.0) / 1e6,
+                own_sums=row.get("own_sums", True),
             ),
             precision=row.get("precision", "bf16"),
             format=row.get("format", ""),

@@ -18,7 +18,8 @@ class BatchingPolicy:
         block_tokens: tokens of a block of the cache; 16 by default.
         chunked: whether an iteration mixes a part of a prompt with decoding (the default). If False, waiting prompts run
             first, whole and alone, and decoding waits for them.
-        whole: whether prompts that are mixed with decoding are not split: one that does not fit beside it waits. False by default.
+        whole: whether prompts that are mixed with decoding are not split, so that one that does not fit beside it waits; False
+            by default.
         queue: most requests that wait; one more is turned away. None (default) for no limit.
         brought: whether cached tokens of a prompt come with the request and take memory of its own, as where another instance
             read the prompt. If False (the default), they are in the prefix cache, which many requests share.
