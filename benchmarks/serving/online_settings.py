@@ -25,6 +25,7 @@ class OnlineSettings:
     polled: tuple[int, int] = (0, 0)
     waited: int = 0
     whole: bool = False
+    ahead: bool = False
 
     def tokens(self, read: int) -> int | None:
         """Most new tokens of an iteration for prompts of so many tokens; None for the engine's own."""

@@ -45,8 +45,8 @@ class EngineCosts:
         prompt_token_s: seconds of that host for each new token of a prompt, while the device waits. vLLM of 2023 turned prompts
             back into text before their first token (vllm-project/vllm#984), and transformers of those years looked up all
             special tokens for each token of a text (huggingface/transformers#37773).
-        own_sums: whether small sums over NVLink are kernels of the engine's own (gpuwise.serving.low_latency), as by default; if
-            False, NCCL's, as in vLLM before 0.3.
+        own_sums: whether small sums over NVLink are kernels of the engine's own (gpuwise.serving.low_latency), as by default;
+            else they are NCCL's, as in vLLM before 0.3.
         cpu_share: share of a CPU's memory bandwidth at which products of fewer tokens read weights; 0 for the kernel figures'.
         cpu_products: share of its fp32 peak at which they then compute; 0 where that takes no time.
     """
