@@ -92,10 +92,9 @@ class OnlineRun:
             memory_share=settings.memory_share,
         )
         costs = costs or engine_of(self.engine).costs
-        policy, step = (
-            replace(policy, request_s=costs.request_s, whole=settings.whole, ahead=settings.ahead),
-            step.with_costs(costs),
-        )
+        whole = settings.whole and self.read <= policy.batched_tokens  # a server that splits none refuses longer ones
+        policy = replace(policy, request_s=costs.request_s, whole=whole, ahead=settings.ahead)
+        step = step.with_costs(costs)
         waited = settings.iterations_waited(
             read=self.read, written=self.written, devices=self.degrees.devices, concurrency=self.concurrency
         )
