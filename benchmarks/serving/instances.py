@@ -63,6 +63,7 @@ def parts_of(
         weight_bytes=weights.bytes,
         sequences=sequences,
         batched_tokens=batched_tokens,
+        chip=DEVICES[device],
     )
     return step, policy
 

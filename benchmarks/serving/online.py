@@ -31,6 +31,7 @@ ENGINES = {"vllm": "vllm", "trtllm": "tensorrt-llm", "sglang": "sglang"}
 FORMATS = {"fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4", "int4_wo": "int4"}
 FIGURES = ("ttft_s", "tpot_s", "end_s")
 A_SLOT, SHORTEST = 10, 0.8
+FIRST_AHEAD = (0, 14)  # version of vLLM
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class OnlineRun:
             memory_share=settings.memory_share,
         )
         costs = costs or engine_of(self.engine).costs
-        policy, step = replace(policy, request_s=costs.request_s), step.with_costs(costs)
+        whole = settings.whole and self.read <= policy.batched_tokens  # a server that splits none refuses longer ones
+        policy = replace(policy, request_s=costs.request_s, whole=whole, ahead=settings.ahead)
+        step = step.with_costs(costs)
         waited = settings.iterations_waited(
             read=self.read, written=self.written, devices=self.degrees.devices, concurrency=self.concurrency
         )
@@ -114,12 +117,15 @@ def online_runs(reference: Path) -> Iterator[OnlineRun]:
             family=row.family,
             degrees=_degrees(row),
             format=FORMATS.get(name, ""),
-            settings=settings_of_run(
-                engine=ENGINES[row.engine],
-                family=row.family,
-                format=FORMATS.get(name, ""),
-                device=row.device,
-                measured=row.measured if row.measured == row.measured else "",
+            settings=replace(
+                settings_of_run(
+                    engine=ENGINES[row.engine],
+                    family=row.family,
+                    format=FORMATS.get(name, ""),
+                    device=row.device,
+                    measured=row.measured if row.measured == row.measured else "",
+                ),
+                ahead=row.engine == "vllm" and schedules_ahead(getattr(row, "engine_version", "")),
             ),
             concurrency=_of_one_instance(row),
             read=int(row.input_tokens),
@@ -128,6 +134,16 @@ def online_runs(reference: Path) -> Iterator[OnlineRun]:
             tpot_s=row.tpot_ms / 1e3,
             varied=row.engine != "sglang" or row.precision == row.precision,
         )
+
+
+def schedules_ahead(version: object) -> bool:
+    """Whether vLLM of this version puts a batch together while the one before it runs (vllm-project/vllm#27614): from 0.14 on
+    by default, as in the nightly builds here, of 2026."""
+    if not isinstance(version, str) or not version:
+        return False
+    if version.startswith("nightly"):
+        return True
+    return tuple(int(part) for part in version.split(".")[:2]) >= FIRST_AHEAD
 
 
 def _of_one_instance(row: NamedTuple) -> int:

@@ -24,6 +24,8 @@ class OnlineSettings:
     sequences: int = 0
     polled: tuple[int, int] = (0, 0)
     waited: int = 0
+    whole: bool = False
+    ahead: bool = False
 
     def tokens(self, read: int) -> int | None:
         """Most new tokens of an iteration for prompts of so many tokens; None for the engine's own."""

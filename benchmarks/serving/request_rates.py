@@ -37,10 +37,6 @@ FORMATS = {"fp8": "fp8", "awq": "int4"}
 PUBLISHED = {"gpt-oss-20b": "mxfp4"}  # formats of checkpoints "as published"; others are in bf16
 SHAREGPT_TOKENS = (210, 220)  # mean prompts of runs over that data set
 SHAREGPT_VARIATION, SHAREGPT_LONGEST = 1.0, 2048
-# What servers take by themselves, in sequences and new tokens at once: vLLM's EngineArgs.get_batch_defaults, by whether a
-# device has 70 GiB and is no A100; TensorRT-LLM's BuildConfig; SGLang's least, which grows with the cache.
-SERVERS = {"vllm": {True: (1024, 8192), False: (256, 2048)}, "tensorrt-llm": (2048, 8192), "sglang": (2048, 8192)}
-LARGE = ("H100 SXM",)  # of the devices here
 FIGURES = {"ttft_s": "mean_ttft_ms", "tpot_s": "mean_tpot_ms", "tokens/s": "output_tokens_per_s"}
 
 
@@ -144,8 +140,6 @@ def _engine(row: NamedTuple, settings: dict[str, str]) -> str:
 def _instance(row: NamedTuple, settings: dict[str, str], engine: str, load: Requests) -> Instance:
     shared, groups = int(row.devices), int(settings.get("ep-size", 1))
     tokens = settings.get("max-num-batched-tokens", settings.get("max_num_batched_tokens", "default"))
-    usual = SERVERS.get(engine, (None, None))
-    most, new = usual[row.device in LARGE] if isinstance(usual, dict) else usual
     parts = parts_of(
         engine,
         row.device,
@@ -153,8 +147,8 @@ def _instance(row: NamedTuple, settings: dict[str, str], engine: str, load: Requ
         Degrees(shared, shared // groups, groups),
         FORMATS.get(row.precision, PUBLISHED.get(row.family, "")),
         longest=int((load.input_tokens + load.output_tokens).max()),
-        sequences=int(settings["max_num_seqs"]) if "max_num_seqs" in settings else most,
-        batched_tokens=int(tokens) if tokens.isdigit() else new,
+        sequences=int(settings["max_num_seqs"]) if "max_num_seqs" in settings else None,
+        batched_tokens=int(tokens) if tokens.isdigit() else None,
     )
     chunked = settings.get("chunked_prefill", str(engine_of(engine).chunked)).lower()
     return with_chunks(instance_of(engine, parts), chunked=chunked == "true")

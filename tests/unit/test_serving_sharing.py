@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from gpuwise.api.devices import device_of
+from gpuwise.cost.network.collectives import collective_time
+from gpuwise.cost.parameters import parameters
 from gpuwise.hardware import load_catalog
 from gpuwise.job.hf import hf_job
 from gpuwise.serving.continuous import serve
@@ -188,6 +190,33 @@ def test_the_host_bounds_passes_that_no_graph_captured(recorded):
     assert launched((), 4, 400) == plain((), 4, 400)
     eager = EngineStep(generation, cluster, costs=EngineCosts(decoding_launch_s=1.0))
     assert eager((), 4, 400) > 10
+
+
+def test_the_host_works_on_each_token_of_a_prompt_while_the_device_waits(recorded):
+    cluster, generation = device_of("h100-80gb-sxm", load_catalog()).cluster, recorded("dense")
+    plain, slow = (EngineStep(generation, cluster, costs=EngineCosts(prompt_token_s=s)) for s in (0.0, 1e-3))
+    host = EngineStep(generation, cluster, costs=EngineCosts(launch_s=1.0))
+    host_factor = host.launching_s(reads=True) / host._launches  # of this card's host over the reference's
+    more = slow([(64, 0), (36, 10)], 4, 400) - plain([(64, 0), (36, 10)], 4, 400)
+    assert more == pytest.approx(100 * 1e-3 * host_factor)
+    assert slow((), 4, 400) == plain((), 4, 400)
+
+
+def test_engines_without_sums_of_their_own_have_those_of_the_library(recorded):
+    cluster = device_of("h100-80gb-sxm:8", load_catalog()).cluster
+    generation = recorded("dense").shared(Degrees(2, 2))
+    own, library = (EngineStep(generation, cluster, costs=EngineCosts(own_sums=own)) for own in (True, False))
+    each = generation.exchanges(1)
+    calls = {
+        "payload_bytes": each[0].payload_bytes,
+        "group": each[0].group,
+        "cluster": cluster,
+        "parameters": parameters(),
+    }
+    expected = sum(exchange.calls for exchange in each) * collective_time("all_reduce", **calls).seconds
+    assert library._kernels.exchanges_s(each) == pytest.approx(expected)
+    assert own._kernels.exchanges_s(each) < expected
+    assert own.with_costs(EngineCosts(own_sums=False))((), 1, 10) == library((), 1, 10)
 
 
 def test_requests_reach_the_queue_some_time_after_they_arrive():

@@ -150,13 +150,15 @@ class DraftedModel(EngineModel):
         draft, draft_weights = self._draft_of(device, generation)
         both, weights = _with_cache_of(generation, draft), stored(generation, self.format)
         draft_bytes = 0 if draft_weights is None else draft_weights.bytes
-        logits = engine.sequences * speculation.draft_tokens * generation.vocabulary * LOGIT_BYTES
+        sequences = engine.limits.on(device.chip.id, self._capacity_bytes(device)).sequences
+        logits = min(sequences, engine.logits or sequences) * speculation.draft_tokens * generation.vocabulary * LOGIT_BYTES
         policy = engine.policy(
             both,
             capacity_bytes=self._capacity_bytes(device),
             outside_bytes=outside_bytes(device.cluster, parameters()) + logits,
             longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
             weight_bytes=weights.bytes + draft_bytes,
+            chip=device.chip.id,
         )
         most = policy.batched_tokens + policy.sequences * (speculation.draft_tokens + 1)
         model = EngineStep(generation, device.cluster, costs=engine.costs, weights=weights, most_tokens=most)

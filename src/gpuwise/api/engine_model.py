@@ -110,6 +110,7 @@ class EngineModel:
             outside_bytes=outside_bytes(device.cluster, parameters()),
             longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
             weight_bytes=weights.bytes,
+            chip=device.chip.id,
         )
         most = policy.batched_tokens + policy.sequences
         step = EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights, most_tokens=most)

@@ -91,6 +91,7 @@ class AcrossMachines:
             outside_bytes=outside_bytes(self.device.cluster, parameters()),
             longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
             weight_bytes=self.weight_bytes,
+            chip=self.device.chip.id,
         )
         step = EngineStep(
             self.generation,

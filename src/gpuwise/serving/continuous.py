@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, isinf, sqrt
+from math import inf
 from typing import Protocol
 
 import numpy as np
 
-from gpuwise.serving.decoding import DecodingBatch
+from gpuwise.serving.decoding import DecodingBatch, iterations_until
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.served import Served
@@ -108,6 +108,7 @@ class BatchingEngine:
         self.load, self.iteration_s, self.policy, self.concurrency = load, iteration_s, policy, concurrency
         self.stop, self.stopped = stop, False
         self.clock_s = self.busy_s = 0.0
+        self.last_s = 0.0  # seconds of the last iteration
         self.iterations = self.preemptions = 0
         self.free_blocks = policy.blocks
         self.inputs, self.outputs, self.cached = (
@@ -150,7 +151,8 @@ class BatchingEngine:
         """Queues what has arrived. A full queue, or a request that the cache can never hold, turns it away."""
         # Those who join at once do not wait in the queue. Where some wait already, the cache or the iteration has no room.
         seats = 0 if self.waiting else self.policy.sequences - len(self.running)
-        while self.coming and self.coming[0][0] <= self.clock_s:
+        decided_s = self.clock_s - self.last_s if self.policy.ahead and self.running else self.clock_s
+        while self.coming and self.coming[0][0] <= decided_s:
             _, index = self.coming.popleft()
             tokens = self.inputs[index] + self.outputs[index]
             full = self.policy.queue is not None and len(self.waiting) >= self.policy.queue + seats
@@ -169,6 +171,7 @@ class BatchingEngine:
     def _schedule(self) -> list[tuple[_Sequence, int]]:
         """The parts of prompts of the next iteration: sequences, and their new tokens."""
         chunked = self.policy.chunked
+        splits = chunked and not self.policy.whole
         preempted = self._free_for_decoding()
         tokens = self.policy.batched_tokens - (len(self.decoding) if chunked else 0)
         free = self.free_blocks - (self.decoding.blocks_needed if chunked else 0)
@@ -187,9 +190,9 @@ class BatchingEngine:
             shared = 0 if self.policy.brought else cached // self.policy.block_tokens
             sequence.computed, sequence.shared_blocks = cached, shared
             new = sequence.to_read - cached
-            if new > tokens and not chunked and chunks:
+            if new > tokens and not splits and (chunks or (chunked and self.running)):
                 break
-            new = min(new, tokens) if chunked else new
+            new = min(new, tokens) if splits else new
             if self.policy.blocks_of(cached + new) - sequence.shared_blocks > free:
                 break
             self.waiting.popleft()
@@ -256,8 +259,9 @@ class BatchingEngine:
         growth_s = 0.0 if most == 1 else (last_s - first_s) / (most - 1)
         if self.coming and not self.waiting and may_join:
             until_s = min(until_s, self.coming[0][0])
-        most = min(most, _iterations_until(until_s - self.clock_s, first_s, growth_s))
+        most = min(most, iterations_until(until_s - self.clock_s, first_s, growth_s))
         self._pass(most * first_s + growth_s * most * (most - 1) / 2, iterations=most)
+        self.last_s = first_s + growth_s * (most - 1)
         self._decode(most)
 
     def _decode(self, iterations: int) -> None:
@@ -285,15 +289,4 @@ class BatchingEngine:
         self.clock_s += seconds
         self.busy_s += seconds
         self.iterations += iterations
-
-
-def _iterations_until(gap_s: float, first_s: float, growth_s: float) -> int:
-    """The fewest iterations, at least 1, that take `gap_s`, where each takes `growth_s` longer than the one before."""
-    if gap_s <= first_s:
-        return 1
-    base = first_s - growth_s / 2
-    root = base * base + 2 * growth_s * gap_s
-    if isinf(gap_s) or root < 0:
-        return 1 << 60
-    # The stable form of the quadratic's root: growth_s may be 0.
-    return max(1, ceil(2 * gap_s / (base + sqrt(root)) - 1e-9))
+        self.last_s = seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import ceil, isinf, sqrt
 
 
 @dataclass(frozen=True)
@@ -116,3 +117,15 @@ class DecodingBatch:
             if member is not None and member.number == number:
                 return
             heappop(self._ends)
+
+
+def iterations_until(gap_s: float, first_s: float, growth_s: float) -> int:
+    """The fewest iterations, at least 1, that take `gap_s`, where each takes `growth_s` longer than the one before."""
+    if gap_s <= first_s:
+        return 1
+    base = first_s - growth_s / 2
+    root = base * base + 2 * growth_s * gap_s
+    if isinf(gap_s) or root < 0:
+        return 1 << 60
+    # The stable form of the quadratic's root: growth_s may be 0.
+    return max(1, ceil(2 * gap_s / (base + sqrt(root)) - 1e-9))

@@ -42,6 +42,11 @@ class EngineCosts:
             dozen kernels and numbers read back from the device, where a recording shows one kernel.
         decoding_launch_s: as launch_s for passes that only decode; 0 where a captured graph launches them.
         request_s: seconds from the arrival of a request to the queue: HTTP, tokenizer, the way between processes.
+        prompt_token_s: seconds of that host for each new token of a prompt, while the device waits. vLLM of 2023 turned prompts
+            back into text before their first token (vllm-project/vllm#984), and transformers of those years looked up all
+            special tokens for each token of a text (huggingface/transformers#37773).
+        own_sums: whether small sums over NVLink are kernels of the engine's own (gpuwise.serving.low_latency), as by default;
+            else they are NCCL's, as in vLLM before 0.3.
         cpu_share: share of a CPU's memory bandwidth at which products of fewer tokens read weights; 0 for the kernel figures'.
         cpu_products: share of its fp32 peak at which they then compute; 0 where that takes no time.
     """
@@ -59,6 +64,8 @@ class EngineCosts:
     linear_layer_s: float = 0.0
     decoding_launch_s: float = 0.0
     request_s: float = 0.0
+    prompt_token_s: float = 0.0
+    own_sums: bool = True
 
     @property
     def of_kernels(self) -> tuple[object, ...]:
@@ -71,6 +78,7 @@ class EngineCosts:
             self.platforms,
             self.cpu_share,
             self.cpu_products,
+            self.own_sums,
         )
 
     def on(self, vendor: str) -> EngineCosts:

@@ -9,13 +9,13 @@ from functools import cache
 from importlib.resources import files
 
 from gpuwise.errors import InputError, unknown_name
+from gpuwise.serving.batch_defaults import BatchDefaults, BatchLimits
 from gpuwise.serving.engine_costs import EngineCosts, PlatformCosts
 from gpuwise.serving.formats import CacheFormat, Format, cache_format_of, format_of, formats
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.policy import BatchingPolicy
 
 GRAPHS_BYTES = 500_000_000  # of captured CUDA graphs with their pools: 0.3 to 0.8 GB in logs of vLLM 0.6 to 0.19
-LARGE_BYTES = 70 * 2**30  # from which vLLM's server batches more tokens (EngineArgs.get_batch_defaults)
 LOGIT_BYTES = 8  # of a logit of each sequence, in fp32, and its copy that sampling sorts
 
 
@@ -27,11 +27,13 @@ class Engine:
         name: name on the command line.
         versions: versions that the figures are of.
         source: where they come from.
-        batched_tokens, sequences, block_tokens, chunked: see BatchingPolicy.
-        large_batched_tokens: batched_tokens on devices with LARGE_BYTES and more.
+        limits: sequences and new tokens at once.
+        block_tokens, chunked: see BatchingPolicy.
         memory_share: share of the device's memory that the engine takes.
         costs: what it adds to an iteration.
         spread: low and high of measured over forecast times of iterations; 90 % of runs lie between.
+        logits: sequences whose logits take memory of the engine's share; 0 (default) for all that it runs at once, as vLLM's
+            profile does.
         first_token_spread: the same of times to the first token, where that is wider.
         precision: of activations and cache, by default.
         format: of weights, by default; "" for that of the activations.
@@ -41,18 +43,27 @@ class Engine:
     name: str
     versions: str
     source: str
-    batched_tokens: int
-    sequences: int
+    limits: BatchDefaults
     block_tokens: int
     chunked: bool
     memory_share: float
     costs: EngineCosts
     spread: tuple[float, float]
-    large_batched_tokens: int = 0
+    logits: int = 0
     first_token_spread: tuple[float, float] = (1.0, 1.0)
     precision: str = "bf16"
     format: str = ""
     on_cpus: bool = False
+
+    @property
+    def batched_tokens(self) -> int:
+        """Most new tokens of an iteration on the smallest devices."""
+        return self.limits.least.batched_tokens
+
+    @property
+    def sequences(self) -> int:
+        """Most sequences at once on the smallest devices."""
+        return self.limits.least.sequences
 
     def format_of(self, name: str | None) -> Format | None:
         """The format of weights of that name, or the engine's own where it is None; None for the type of the activations.
@@ -106,6 +117,7 @@ class Engine:
         sequences: int | None = None,
         batched_tokens: int | None = None,
         queue: int | None = None,
+        chip: str = "",
     ) -> BatchingPolicy:
         """How the engine serves a model on a device.
 
@@ -116,13 +128,14 @@ class Engine:
             weight_bytes: of the weights on the device; None (default) as recorded.
             sequences, batched_tokens: most sequences, and most new tokens, at once; None (default) for the engine's own.
             queue: see BatchingPolicy.
+            chip: id of the device's chip in the catalog, by which defaults may differ; "" (default) for none.
 
         Raises InputError where the weights, or one request, do not fit.
         """
-        sequences = sequences or self.sequences
-        large = self.large_batched_tokens if capacity_bytes >= LARGE_BYTES else 0
-        batched_tokens = batched_tokens or large or self.batched_tokens
-        beside = self.beside_bytes(generation, outside_bytes=outside_bytes, logits=sequences, batched_tokens=batched_tokens)
+        limits = self.limits.on(chip, capacity_bytes)
+        most, batched_tokens = sequences or limits.sequences, batched_tokens or limits.batched_tokens
+        logits = min(most, self.logits or most)
+        beside = self.beside_bytes(generation, outside_bytes=outside_bytes, logits=logits, batched_tokens=batched_tokens)
         weight_bytes = generation.weight_bytes if weight_bytes is None else weight_bytes
         free = int(self.memory_share * capacity_bytes) - weight_bytes - beside
         needed = generation.cache_bytes(longest)
@@ -134,10 +147,13 @@ class Engine:
                 f"{capacity_bytes / 1e9:,.1f} GB.",
                 ["a device with more memory, or several (h100-sxm:2)", "shorter requests"],
             )
+        cache_tokens = _tokens_in(generation, free)
+        if sequences is None:
+            most = self.limits.grown(most, cache_tokens=cache_tokens, context=generation.longest or longest)
         return BatchingPolicy(
             batched_tokens=batched_tokens,
-            sequences=sequences,
-            cache_tokens=_tokens_in(generation, free),
+            sequences=most,
+            cache_tokens=cache_tokens,
             block_tokens=self.block_tokens,
             chunked=self.chunked,
             queue=queue,
@@ -161,9 +177,15 @@ def engines() -> dict[str, Engine]:
             name=name,
             versions=row["versions"],
             source=row["source"],
-            batched_tokens=row["batched_tokens"],
-            large_batched_tokens=row.get("large_batched_tokens", 0),
-            sequences=row["sequences"],
+            limits=BatchDefaults(
+                least=BatchLimits(row["batched_tokens"], row["sequences"]),
+                by_memory=tuple(
+                    (each["gib"], BatchLimits(each["batched_tokens"], each["sequences"])) for each in row.get("by_memory", ())
+                ),
+                small=tuple(row.get("small", ())),
+                most_sequences=row.get("most_sequences", 0),
+            ),
+            logits=row.get("logits", 0),
             block_tokens=row["block_tokens"],
             chunked=row["chunked"],
             memory_share=row["memory_share"],
@@ -180,6 +202,8 @@ def engines() -> dict[str, Engine]:
                 linear_layer_s=row.get("linear_layer_us", 0.0) / 1e6,
                 decoding_launch_s=row.get("decoding_launch_us", 0.0) / 1e6,
                 request_s=row.get("request_us", 0.0) / 1e6,
+                prompt_token_s=row.get("prompt_token_us", 0.0) / 1e6,
+                own_sums=row.get("own_sums", True),
             ),
             precision=row.get("precision", "bf16"),
             format=row.get("format", ""),

@@ -150,7 +150,7 @@ def _trtllm_serve(model: str, policy: BatchingPolicy, *, devices: int, longest: 
     # 1.x. It has no flag for the type, which is that of the weights. Its share of memory is of what weights leave.
     words: list[str | float] = ["trtllm-serve", model, "--backend", "pytorch", "--tp_size", devices]
     words += ["--max_num_tokens", policy.batched_tokens, "--max_batch_size", policy.sequences, "--max_seq_len", longest]
-    return _line([*words, *(["--enable_chunked_prefill"] if policy.chunked else [])])
+    return _line([*words, *(["--enable_chunked_prefill"] if policy.chunked and not policy.whole else [])])
 
 
 def _llama_server(model: str, policy: BatchingPolicy, *, longest: int, weights: str, cache: str, on_cpu: bool) -> str:

@@ -18,6 +18,10 @@ class BatchingPolicy:
         block_tokens: tokens of a block of the cache; 16 by default.
         chunked: whether an iteration mixes a part of a prompt with decoding (the default). If False, waiting prompts run
             first, whole and alone, and decoding waits for them.
+        whole: whether prompts that are mixed with decoding are not split, so that one that does not fit beside it waits; False
+            by default.
+        ahead: whether a batch is put together while the one before it runs, so that a request which comes meanwhile joins the
+            one after it; False by default.
         queue: most requests that wait; one more is turned away. None (default) for no limit.
         brought: whether cached tokens of a prompt come with the request and take memory of its own, as where another instance
             read the prompt. If False (the default), they are in the prefix cache, which many requests share.
@@ -29,6 +33,8 @@ class BatchingPolicy:
     cache_tokens: int
     block_tokens: int = 16
     chunked: bool = True
+    whole: bool = False
+    ahead: bool = False
     queue: int | None = None
     brought: bool = False
     request_s: float = 0.0

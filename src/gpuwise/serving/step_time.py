@@ -89,7 +89,8 @@ class EngineStep:
         reads = any(
             tokens > 1 for tokens, _ in chunks
         )  # a part of one token, as of a prompt read elsewhere, is a decoding step
-        return self.engine_s(users) + max(kernels_s, self.launching_s(reads=reads))
+        prompts_s = self._host * self.costs.prompt_token_s * sum(tokens for tokens, _ in chunks)
+        return self.engine_s(users) + prompts_s + max(kernels_s, self.launching_s(reads=reads))
 
     def engine_s(self, users: int) -> float:
         """Seconds that the engine adds to an iteration of so many sequences."""
