@@ -56,7 +56,7 @@ class Rows:
         number = {way: index for index, way in enumerate(dict.fromkeys(alike))}
         group = pd.Series([number[alike[row]] for row in rows])
         each = pd.Series(np.log(self.table.seconds[rows]))
-        version = pd.Series([sum(int(x) / 1e3**i for i, x in enumerate(self.cases[row].torch.split("."))) for row in rows])
+        version = pd.Series([torch_version(self.cases[row]) for row in rows])
         newest = each.where(version == version.groupby(group).transform("max")).groupby(group).transform("mean")
         apart = each.groupby(group).transform("max") - each.groupby(group).transform("min") > OTHER_KERNELS
         log = newest.where(apart, each.groupby(group).transform("mean"))
@@ -68,6 +68,11 @@ class Rows:
     @property
     def kept(self) -> np.ndarray:
         return np.array([kept_out_model(model) for model in self.table.model], dtype=bool)
+
+
+def torch_version(case: Case) -> float:
+    """Of PyTorch, as a number that grows with it: 2.004001 of 2.4.1."""
+    return sum(int(part) / 1e3**place for place, part in enumerate(case.torch.split(".")))
 
 
 @lru_cache(maxsize=2)
