@@ -67,8 +67,8 @@ Rules fixed in code, which look at no result ([benchmarks/fit/split.py](../bench
 
 - **not fitted**: compiled steps of language models, which no fit learns from.
 
-Vision models are a random sample of those published: whole models, and of each the recordings that three rows and more share; steps
-in training and compiled ones of a third of the sample. Those on CPUs are of a fourth of the models.
+Of the published vision models all are here whose recording three rows and more share; in training and compiled a sample of them, by
+checksums of their names. On CPUs most are.
 
 Errors of vision steps on known GPUs are of the figures as they are shipped. Those of single kernels are of the fit to their table; the
 last piece, whole steps of language models, moves norms, softmax, elementwise and fp32 kernels of chips that it has steps of.
