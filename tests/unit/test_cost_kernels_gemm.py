@@ -134,3 +134,12 @@ def test_a_larger_product_is_never_quicker_with_the_shipped_figures(chip_id, m, 
                 calibration=calibration(chip),
             ).device_s
             assert large >= small * (1 - 1e-9), (kernel_class, grown)
+
+
+def test_experts_of_few_rows_do_not_wait_for_each_wave():
+    """256 products of 4,096 columns read what one of all columns reads; tiles of 8 rows hide each other's wait."""
+    one, experts = (gemm.terms(products(8, n, 4096, batch=batch), CHIP).seconds for batch, n in ((1, 256 * 4096), (256, 4096)))
+    assert experts["memory"] == pytest.approx(one["memory"], rel=0.01)
+    assert experts["latency_waves"] < 0.1 * one["latency_waves"]
+    full = gemm.terms(products(128, 4096, 4096, batch=256), CHIP).seconds["latency_waves"]
+    assert full == pytest.approx(one["latency_waves"])

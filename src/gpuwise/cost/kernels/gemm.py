@@ -59,7 +59,7 @@ def terms(shapes: Shapes, hardware: Hardware) -> KernelTerms:
             "traffic": _traffic_s(moved, weights, hardware),
             "results": shapes.bytes_written / units / (WRITTEN_BYTES_PER_CLOCK * clock_hz),
             "latency_depth": k / clock_hz,
-            "latency_waves": np.maximum(fixed["128x128"], 1.0) * WAVE_CLOCKS / clock_hz,
+            "latency_waves": _waited_waves(shapes, fixed["128x128"]) * WAVE_CLOCKS / clock_hz,
         },
         {
             "k": k,
@@ -86,6 +86,13 @@ def _waves(shapes: Shapes, units: np.ndarray | float) -> np.ndarray:
             whole *= cost / split * (1 + SPLIT_COST * np.log2(split))
             np.minimum(best, whole, out=best)
     return np.maximum(best, 1e-6)
+
+
+def _waited_waves(shapes: Shapes, waves: np.ndarray) -> np.ndarray:
+    """Waves that wait for their first operands: all of a single product. Of a batch (the experts of a layer) tiles of few rows
+    leave a multiprocessor room for others, whose work hides their wait: of its further waves only the share that is filled."""
+    waves, filled = np.maximum(waves, 1.0), np.minimum(np.maximum(shapes.m, 1.0) / 128, 1.0)
+    return np.where(shapes.batch > 1, 1.0 + (waves - 1.0) * filled, waves)
 
 
 def _traffic_s(moved: np.ndarray, weights: np.ndarray, hardware: Hardware) -> np.ndarray:
