@@ -70,7 +70,7 @@ def priced_of(case: StepCase) -> Priced:
     }
     requests: Any = {name: value for name, value in strategy.items() if name in names}
     with attention_by(case.attention):
-        return forecast_step(source_of(case.job()), ON, history=False, **requests)
+        return forecast_step(source_of(case.job()), ON, history=False, named=(), **requests)  # a case states all settings
 
 
 def _operations(priced: Priced) -> Counter[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from tests.serving_steps import Joining, iteration_s, step_by_step
 
 from gpuwise.serving.continuous import serve
 from gpuwise.serving.policy import BatchingPolicy
@@ -14,43 +15,28 @@ from gpuwise.serving.requests import Requests, requests
 WHOLE = BatchingPolicy(batched_tokens=100, sequences=8, cache_tokens=1 << 20, whole=True)
 
 
-def iteration_s(chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float:
-    return 1.0 + 0.01 * (sequences + sum(new for new, _ in chunks))
+def whole_prompts(load: Requests, policy: BatchingPolicy) -> Joining:
+    """TensorRT-LLM's rule: beside all sequences that decode, prompts in order of arrival, each as a whole, until one does not
+    fit into what is left of the tokens or the seats."""
 
-
-def step_by_step(load: Requests, policy: BatchingPolicy) -> tuple[list[float], list[float]]:
-    """Times of first and last tokens, by TensorRT-LLM's rule written out: each iteration has all sequences that decode, and
-    then prompts in order of arrival, each as a whole, until one does not fit into what is left of the tokens or the seats."""
-    waiting, writes = list(range(len(load))), dict[int, int]()
-    clock, first, last = 0.0, [0.0] * len(load), [0.0] * len(load)
-    while waiting or writes:
-        arrived = [i for i in waiting if load.arrival_s[i] <= clock]
-        if not arrived and not writes:
-            clock = min(load.arrival_s[i] for i in waiting)
-            continue
+    def joining(now: float, decided: float, waiting: Sequence[int], writes: Mapping[int, int]) -> list[int]:
         room, reads = policy.batched_tokens - len(writes), []
-        for i in arrived:
-            if load.input_tokens[i] > room or len(writes) + len(reads) == policy.sequences:
+        for i in waiting:
+            full = load.input_tokens[i] > room or len(writes) + len(reads) == policy.sequences
+            if load.arrival_s[i] > now or full:
                 break
             reads.append(i)
             room -= int(load.input_tokens[i])
-        clock += 1.0 + 0.01 * (len(writes) + sum(int(load.input_tokens[i]) for i in reads))
-        for i in list(writes):
-            writes[i] -= 1
-            if not writes[i]:
-                last[i] = clock
-                del writes[i]
-        for i in reads:
-            waiting.remove(i)
-            first[i], writes[i] = clock, int(load.output_tokens[i]) - 1
-    return first, last
+        return reads
+
+    return joining
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whole_prompts_are_served_as_the_rule_written_out_says(seed: int):
     rng = np.random.default_rng(seed)
     load = requests(np.cumsum(rng.exponential(3.0, 60)), rng.integers(10, 90, 60), rng.integers(2, 20, 60))
-    served, (first, last) = serve(load, iteration_s, WHOLE), step_by_step(load, WHOLE)
+    served, (first, last) = serve(load, iteration_s, WHOLE), step_by_step(load, whole_prompts(load, WHOLE))
     assert served.first_token_s == pytest.approx(first)
     assert served.end_s == pytest.approx(last)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from gpuwise.errors import InputError
 from gpuwise.strategy.mesh import Mesh
 from gpuwise.strategy.parallelism import Parallelism
-from gpuwise.strategy.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def check_settings_work(settings: Mapping[str, object], mesh: Mesh, *, adapter: 
     """Refuses a named setting that would change nothing on a mesh.
 
     Arguments:
-        settings: the user's settings by name; None and the defaults of Parallelism and Strategy ask for nothing.
+        settings: the user's settings by name; None and the values of Parallelism's defaults ask for nothing.
         mesh: the devices that share a step.
         adapter: the adapter that is trained; None or "none" for none.
 
@@ -62,7 +61,7 @@ def check_settings_work(settings: Mapping[str, object], mesh: Mesh, *, adapter: 
             continue
         flag = f"--{name.replace('_', '-')}"
         raise InputError(f"{flag} changes nothing here: the step has no {row.meaning}.", [f"leave out {flag}", row.way_out])
-    if settings.get("adapter_rank") not in (None, Strategy.adapter_rank) and adapter in (None, "none"):
+    if settings.get("adapter_rank") is not None and adapter in (None, "none"):
         raise InputError(
             "--adapter-rank changes nothing here: no adapter is trained.", ["--adapter lora", "leave out --adapter-rank"]
         )
