@@ -1,4 +1,4 @@
-"""serve_plan, asked what has no sensible answer, or two: each is refused with its reason, or answered once."""
+"""Questions to serve_plan without a sensible answer, or with two: each is refused with its reason, or answered once."""
 
 from __future__ import annotations
 

@@ -37,5 +37,5 @@ def test_the_change_that_fits_is_of_flags_that_plan_takes() -> None:
     flags = next(way for way in refused.value.ways_out if ": add " in way).partition(": add ")[2]
     assert "--micro-batch" in flags
     assert "--mesh" not in flags
-    asked = ["plan", "gpt2", "--tokens", "2.5B", "--on", "t4:1", *shlex.split(flags)]
-    assert CliRunner().invoke(main, asked).exit_code == 0
+    words = ["plan", "gpt2", "--tokens", "2.5B", "--on", "t4:1", *shlex.split(flags)]
+    assert CliRunner().invoke(main, words).exit_code == 0

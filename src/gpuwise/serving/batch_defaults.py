@@ -28,7 +28,7 @@ class BatchDefaults:
     Attributes:
         least: on the smallest devices.
         by_memory: memory in GiB from which a device has others, in ascending order, and those.
-        small: beginnings of the ids of chips that have the least ones whatever their memory is; none by default.
+        small: beginnings of the ids of chips that have the least ones at any size of memory; none by default.
         most_sequences: up to which they grow with the cache; 0 (default) where they do not.
     """
 
