@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import fsum
 
 import numpy as np
 
@@ -59,7 +60,7 @@ class RankTime:
     @property
     def alone_s(self) -> float:
         """Seconds without communication."""
-        return sum(self.phase_s.values())
+        return fsum(self.phase_s.values())
 
     @property
     def busy_s(self) -> float:
@@ -126,8 +127,9 @@ def rank_time(step: RankStep, cluster: Cluster, *, parameters: Parameters, calib
     stretch = alone_s / busy_s if busy_s else 1.0
     waiting_s = alone_s - busy_s
     phase_s = {phase: stretch * seconds for phase, seconds in device_s.items()}
-    if not busy_s:
-        phase_s["forward"] = alone_s
+    # What rounding leaves is the longest phase's, so that phases add up to the step.
+    longest = max(phase_s, key=phase_s.__getitem__)
+    phase_s[longest] = fsum([alone_s, *(-seconds for phase, seconds in phase_s.items() if phase != longest)])
     exchange = communication_time(
         Communication(tuple(c for c in communication.collectives if not c.between_stages)),
         cluster,
