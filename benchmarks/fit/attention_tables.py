@@ -89,7 +89,7 @@ def hardware(frame: pd.DataFrame, catalog: Catalog, numerics: str) -> Hardware:
     for name in frame.chip.unique():
         chip = catalog.chip(name)
         units = units_for(chip, dtype=DTYPES[numerics], kind="attention", precision="bf16", parameters=parameters())
-        results[name] = hardware_of(chip, parameters(), units=units, for_minutes=False)
+        results[name] = hardware_of(chip, parameters(), units=units, busy=0.0)
 
     def column(figure: str) -> np.ndarray:
         return frame.chip.map({name: float(getattr(one, figure)) for name, one in results.items()}).to_numpy(float)

@@ -83,5 +83,5 @@ def hardware_of_rows(chips: np.ndarray, catalog: Catalog, figure: str) -> Hardwa
     for name in names:
         chip = catalog.chip(str(name))
         units = units_for(chip, dtype=DTYPES[figure], kind="gemm", precision="fp32", parameters=parameters())
-        results.append(hardware_of(chip, parameters(), units=units, for_minutes=False))
+        results.append(hardware_of(chip, parameters(), units=units, busy=0.0))
     return Hardware(**{field: np.array([float(getattr(h, field)) for h in results])[index] for field in vars(results[0])})

@@ -47,7 +47,7 @@ def time_s(chip, kernel_class="attention", numerics="bf16", **sizes):
         precision="fp32",
         parameters=parameters(),
         calibration=calibration(chip),
-        for_minutes=False,
+        busy=0.0,
     )
     return float(times.device_s[0])
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwise.cost.clock import half_rate_gain, sustained_clock, sustained_share, sustained_tensor_share
+from gpuwise.cost.clock import busy_share, half_rate_gain, sustained_clock, sustained_share, sustained_tensor_share
 from gpuwise.cost.kernels.times import hardware_of
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rates import units_for
@@ -78,18 +78,33 @@ def test_tensor_cores_are_slower_for_minutes_than_in_a_table_of_kernels():
     share = sustained_tensor_share(chip, parameters())
     for dtype in ("bfloat16", "float16"):
         units = units_for(chip, dtype=dtype, kind="gemm", precision="bf16", parameters=parameters())
-        sustained, boost = (hardware_of(chip, parameters(), units=units, for_minutes=each) for each in (True, False))
-        assert sustained_clock(chip, units, parameters(), for_minutes=False) == 1
+        sustained, boost = (hardware_of(chip, parameters(), units=units, busy=each) for each in (1.0, 0.0))
+        assert sustained_clock(chip, units, parameters(), busy=0.0) == 1
         assert boost.peak_flops_per_s == 312e12
         assert sustained.peak_flops_per_s == pytest.approx(share * 312e12)
         assert sustained.clock_hz == pytest.approx(share * chip.boost_clock_hz)
         assert sustained.bandwidth_bytes_per_s == boost.bandwidth_bytes_per_s
 
 
+@pytest.mark.parametrize("name", ["a100-80gb-sxm", "h100-80gb-sxm", "b200-180gb-sxm", "t4"])
+def test_tensor_cores_that_wait_for_memory_keep_their_clock(name):
+    chip = Catalog().chips[name]
+    units = units_for(chip, dtype="float16", kind="gemm", precision="amp-fp16", parameters=parameters())
+    shares = [sustained_clock(chip, units, parameters(), busy=busy) for busy in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == shares[1] == 1  # a tenth of the work needs a tenth of the power
+    assert shares[-1] < 0.9
+
+
+def test_how_busy_arithmetic_is_follows_from_both_times():
+    assert busy_share(1.0, 4.0) == 0.25
+    assert busy_share(4.0, 1.0) == busy_share(4.0, 0.0) == 1
+
+
 def test_vector_units_are_as_fast_in_a_table_of_kernels():
     chip = Catalog().chips["t4"]
     units = units_for(chip, dtype="float32", kind="gemm", precision="fp32", parameters=parameters())
-    shares = {sustained_clock(chip, units, parameters(), for_minutes=each) for each in (True, False)}
+    shares = {sustained_clock(chip, units, parameters(), busy=each) for each in (1.0, 0.0)}
     assert shares == {sustained_share(chip, parameters())}
     assert hardware_of(chip, parameters(), units=units).clock_hz == chip.boost_clock_hz
 

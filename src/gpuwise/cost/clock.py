@@ -16,38 +16,49 @@ HALF_RATE = ("fp16", "bf16", "tf32")
 _HALF_RATE_OPERATIONS = 512 * 1.1
 
 
-def sustained_share(chip: Chip, parameters: Parameters) -> float:
+def sustained_share(chip: Chip, parameters: Parameters, *, busy: float = 1.0) -> float:
     """Share of the boost clock a power-limited card keeps up: its watts per fp32 TFLOP/s against its generation's need.
 
-    A Tesla T4 (70 W) sustains about half of its peak, a 2080 Ti of the same generation nearly all of it.
+    A Tesla T4 (70 W) sustains about half of its peak, a 2080 Ti of the same generation nearly all of it. busy: see
+    sustained_clock.
     """
     need = parameters.power_watts_per_tflops.get(capability(chip))
-    return min(1.0, _supply(chip, chip.peak_flops_per_s.get("fp32"), need)) ** parameters.power_exponent
+    return _spared(_supply(chip, chip.peak_flops_per_s.get("fp32"), need), busy) ** parameters.power_exponent
 
 
-def sustained_tensor_share(chip: Chip, parameters: Parameters) -> float:
+def sustained_tensor_share(chip: Chip, parameters: Parameters, *, busy: float = 1.0) -> float:
     """Share of the boost clock kept up by tensor cores that work for minutes on numbers of a training: watts per fp16 TFLOP/s
-    against the generation's need at full clock.
+    against the generation's need at full clock. busy: see sustained_clock.
 
     Below a share of the clock (Parameters.voltage_floor) the voltage falls no further, and power only with the clock.
     """
     need = parameters.power_watts_per_tensor_tflops.get(capability(chip))
-    supply, floor = min(1.0, _supply(chip, chip.peak_flops_per_s.get("fp16"), need)), parameters.voltage_floor
+    supply, floor = _spared(_supply(chip, chip.peak_flops_per_s.get("fp16"), need), busy), parameters.voltage_floor
     share: float = supply ** (1 / CUBE)
     return share if share >= floor else supply / floor ** (CUBE - 1)
 
 
-def sustained_clock(chip: Chip, units: Units, parameters: Parameters, *, for_minutes: bool = True) -> float:
+def sustained_clock(chip: Chip, units: Units, parameters: Parameters, *, busy: float = 1.0) -> float:
     """Share of the boost clock while these units work. 1.0 on chips that are no GPUs.
 
-    for_minutes: as in training. Tables of kernels time single products of numbers that need little power, which tensor cores
-    compute at full clock.
+    busy: share of the time in which tensor cores work, over that of a training's products; they need that share of the power.
+    1 by default; 0 in tables of kernels, which time single products of numbers that need little power.
     """
     if units.rate not in CLOCKED:
         return 1.0
     if units.rate == "vector":
         return sustained_share(chip, parameters)
-    return min(sustained_share(chip, parameters), sustained_tensor_share(chip, parameters)) if for_minutes else 1.0
+    return min(each(chip, parameters, busy=busy) for each in (sustained_share, sustained_tensor_share))
+
+
+def busy_share(compute_s: float, memory_s: float) -> float:
+    """Share of the time in which arithmetic units work, from the seconds that arithmetic and bytes take at full rates."""
+    return min(1.0, compute_s / memory_s) if memory_s else 1.0
+
+
+def _spared(supply: float, busy: float) -> float:
+    """Share of the power that units have, of what they need while they are busy for a share of the time; at most 1."""
+    return min(1.0, supply / busy) if busy else 1.0
 
 
 def _supply(chip: Chip, peak_flops_per_s: float | None, need_watts_per_tflops: float | None) -> float:

@@ -98,7 +98,7 @@ def kernel_forecast(
         precision="tf32" if short == "tf32" else "fp32",
         parameters=parameters or shipped_parameters(),
         calibration=calibration or shipped_calibration(chip),
-        for_minutes=False,
+        busy=0.0,
     )
     time_s, floor_s = float(times.device_s[0]), float(times.floor_s[0])
     low, high = times.figures.entry.spread

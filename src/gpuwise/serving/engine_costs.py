@@ -40,6 +40,8 @@ class EngineCosts:
             graph launches; such a pass takes at least as long as its kernels take to launch.
         linear_layer_s: seconds of that host that such a pass adds for each layer of linear attention, whose chunked rule is a
             dozen kernels and numbers read back from the device, where a recording shows one kernel.
+        linear_attention_s: seconds of the device that each layer of linear attention adds to a pass: its convolution, gates and
+            norm are kernels of their own, which a recording shows as parts of one.
         decoding_launch_s: as launch_s for passes that only decode; 0 where a captured graph launches them.
         request_s: seconds from the arrival of a request to the queue: HTTP, tokenizer, the way between processes.
         prompt_token_s: seconds of that host for each new token of a prompt, while the device waits. vLLM of 2023 turned prompts
@@ -47,6 +49,8 @@ class EngineCosts:
             special tokens for each token of a text (huggingface/transformers#37773).
         own_sums: whether small sums over NVLink are kernels of the engine's own (gpuwise.serving.low_latency), as by default;
             else they are NCCL's, as in vLLM before 0.3.
+        two_streams_tokens: new tokens of a pass up to which shared experts run on a stream of their own, beside the routed
+            ones; 0 where they never do.
         cpu_share: share of a CPU's memory bandwidth at which products of fewer tokens read weights; 0 for the kernel figures'.
         cpu_products: share of its fp32 peak at which they then compute; 0 where that takes no time.
     """
@@ -62,10 +66,12 @@ class EngineCosts:
     cpu_products: float = 0.0
     launch_s: float = 0.0
     linear_layer_s: float = 0.0
+    linear_attention_s: float = 0.0
     decoding_launch_s: float = 0.0
     request_s: float = 0.0
     prompt_token_s: float = 0.0
     own_sums: bool = True
+    two_streams_tokens: int = 0
 
     @property
     def of_kernels(self) -> tuple[object, ...]:
@@ -79,6 +85,7 @@ class EngineCosts:
             self.cpu_share,
             self.cpu_products,
             self.own_sums,
+            self.two_streams_tokens,
         )
 
     def on(self, vendor: str) -> EngineCosts:

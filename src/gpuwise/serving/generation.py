@@ -206,17 +206,21 @@ def fused(trace: Trace) -> Trace:
     its first operation reads and writes what its last one writes. Around experts, that goes for the sorts and gathers that
     route tokens, too.
     """
-    source, rows = trace.operations, list[int]()
+    source, rows, modules = trace.operations, list[int](), list[int]()
     alone = set(_CONTRACTIONS) - set(_ROUTING) if has_experts(trace.operations) else set(_CONTRACTIONS)
     kinds = source.kind.tolist()
     values: list[np.ndarray] = []
     run: list[int] = []
-    for operation in [*trace.sequence.operation.tolist(), None]:
+    begun_in = 0  # module of the run's first operation
+    of_module = trace.sequence.module.tolist()
+    for position, operation in enumerate([*trace.sequence.operation.tolist(), None]):
         if operation is not None and kinds[operation] not in alone:
+            begun_in = begun_in if run else of_module[position]
             run.append(operation)
             continue
         if run:
             rows.append(run[0])
+            modules.append(begun_in)
             kernels = ROUTING_KERNELS if any(kinds[each] in _ROUTING for each in run) else 1
             values.append(_one_kernel(source.values[run[0]], source.values[run[-1]], kernels))
         if operation is None:
@@ -226,6 +230,7 @@ def fused(trace: Trace) -> Trace:
             join(values[-1], source.values[operation])
         else:
             rows.append(operation)
+            modules.append(of_module[position])
             values.append(source.values[operation])
         run = []
     kind = source.kind[rows].copy()
@@ -237,7 +242,7 @@ def fused(trace: Trace) -> Trace:
     operations = Operations(names, kind, dtypes, table, source.group[rows], source.channels_last[rows])
     count = len(rows)
     zeros = np.zeros(count, dtype=np.int8)
-    sequence = OperationSequence(np.arange(count, dtype=np.int32), np.zeros(count, dtype=np.int32), zeros, zeros)
+    sequence = OperationSequence(np.arange(count, dtype=np.int32), np.array(modules, dtype=np.int32), zeros, zeros)
     return Trace(trace.header, operations, sequence, trace.storages, trace.modules)
 
 

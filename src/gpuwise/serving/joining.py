@@ -41,7 +41,7 @@ def joined(trace: Trace, *, width: int) -> Trace:
     operations = replace(source, values=values).take(np.array(kept, dtype=np.int64))
     count = len(kept)
     zeros = np.zeros(count, dtype=np.int8)
-    sequence = OperationSequence(np.arange(count, dtype=np.int32), np.zeros(count, dtype=np.int32), zeros, zeros)
+    sequence = OperationSequence(np.arange(count, dtype=np.int32), trace.sequence.module[kept], zeros, zeros)
     return Trace(trace.header, operations, sequence, trace.storages, trace.modules)
 
 

@@ -8,36 +8,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.cost.calibration import Calibration
+from gpuwise.cost.clock import busy_share
 from gpuwise.cost.kernels.attention_decode import is_decode
 from gpuwise.cost.kernels.classes import Group, groups
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES, Shapes
 from gpuwise.cost.kernels.times import ClassTimes, class_times, hardware_of
 from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import Parameters
-from gpuwise.cost.rates import family, multiplies
+from gpuwise.cost.rates import family, multiplies, units_for
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.serving.chosen_keys import SMALL_KERNELS, ChosenKeys, choosing_shapes, scoring_shapes, seen_tokens, small_shapes
 from gpuwise.serving.engine_costs import EngineCosts
+from gpuwise.serving.expert_kernels import grouped_call_s, grouped_share
 from gpuwise.serving.formats import StoredWeights
 from gpuwise.serving.generation import AttentionLayers
 from gpuwise.serving.low_latency import low_latency_s
+from gpuwise.serving.shared_experts import shared_and_routed
 from gpuwise.serving.sharing import GROUPED, Exchange
 from gpuwise.trace.parallel.recorded import split_communication
 from gpuwise.trace.trace import Trace
 
 MATRIX_VECTOR_TOKENS = 8  # up to so many tokens the products of llama.cpp are memory-bound kernels (MMVQ_MAX_BATCH_SIZE)
-
-
-# What products of experts take over equally many products of equal size: seconds of a call (activations are sorted by expert
-# and rounded), and times longer up to FEW_TOKENS and from MANY_TOKENS on, where the fullest experts are waited for. Fitted on
-# tables of vLLM's fused_moe in ai-dynamo/aiconfigurator (Apache-2.0) of A100, H100, B200 and GB200, bf16 to nvfp4.
-GROUPED_S, FEW_TOKENS, MANY_TOKENS, GROUPED_FEW, GROUPED_MANY = 8e-6, 256, 1024, 1.1, 1.5
-
-
-def _grouped(tokens: int) -> float:
-    """How many times as long the products of experts take for so many tokens."""
-    share = np.interp(np.log2(max(tokens, 1)), np.log2([FEW_TOKENS, MANY_TOKENS]), [0.0, 1.0])
-    return float(GROUPED_FEW + share * (GROUPED_MANY - GROUPED_FEW))
 
 
 class EngineKernels:
@@ -76,14 +67,18 @@ class EngineKernels:
             is_head: whether it is that of the head, which computes in the recorded type.
         """
         kernels, communication = split_communication(trace)
-        counts, seconds = kernels.counts(), self._costs.kernel_s * operations
+        counts, all_s = kernels.counts(), np.zeros(len(kernels.operations))
         for group in groups(kernels):
-            calls, each_s = counts[group.rows], self._each_s(group, weight_bytes, tokens, is_head=is_head)
-            seconds += float(each_s @ calls)
-            grouped = [GROUPED in kernels.operations.name[row] for row in group.rows.tolist()]
-            if any(grouped) and not self._reads_once(tokens):
-                calls = calls * np.array(grouped)
-                seconds += GROUPED_S * float(calls.sum()) + (_grouped(tokens) - 1) * float(each_s @ calls)
+            each_s = self._each_s(group, weight_bytes, tokens, is_head=is_head)
+            grouped = np.array([GROUPED in kernels.operations.name[row] for row in group.rows.tolist()])
+            if grouped.any() and not self._reads_once(tokens):
+                call_s = grouped_call_s(self._cluster.chip, self._weights, weight_bytes, self._arithmetic(tokens))
+                each_s = np.where(grouped, call_s + grouped_share(tokens) * each_s, each_s)
+            all_s[group.rows] = each_s * counts[group.rows]
+        seconds = self._costs.kernel_s * operations + float(all_s.sum())
+        if tokens <= self._costs.two_streams_tokens:
+            shared, routed = (float(all_s[rows].sum()) for rows in shared_and_routed(kernels))
+            seconds -= min(shared, routed)
         recorded = (each for each in communication.collectives if each.calls)
         return seconds + self.exchanges_s(
             Exchange(each.operation, each.payload_bytes // each.calls, each.group, each.calls) for each in recorded
@@ -108,7 +103,11 @@ class EngineKernels:
         return self._costs.other_products * self._times(group.kernel_class, dtype, shapes).device_s
 
     def _times(self, kernel_class: str, dtype: str, shapes: Shapes, calibration: Calibration | None = None) -> ClassTimes:
-        """Times of operations of one class. dtype: computed in, "" where only bytes matter."""
+        """Times of operations of one class. dtype: computed in, "" where only bytes matter.
+
+        Passes that wait for memory, as decoding does, leave tensor cores idle for most of the time, so that the board's power
+        does not limit their clock.
+        """
         return class_times(
             kernel_class,
             dtype,
@@ -117,6 +116,18 @@ class EngineKernels:
             precision=self._precision,
             parameters=self._parameters,
             calibration=calibration or self._calibration,
+            busy=self._busy(kernel_class, dtype, shapes),
+        )
+
+    def _busy(self, kernel_class: str, dtype: str, shapes: Shapes) -> float:
+        """Share of the time of operations of one class in which their arithmetic units work."""
+        chip, kind = self._cluster.chip, kernel_class.split("_")[0]
+        if not dtype or not chip.memory_bandwidth_bytes_per_s:
+            return 1.0
+        units = units_for(chip, dtype=dtype, kind=kind, precision=self._precision, parameters=self._parameters)
+        return busy_share(
+            float(shapes.flops.sum()) / units.peak_flops_per_s,
+            float(shapes.moved_bytes.sum()) / chip.memory_bandwidth_bytes_per_s,
         )
 
     def _reads_once(self, tokens: int) -> bool:

@@ -117,6 +117,7 @@ class EngineStep:
         replicas = self.generation.degrees.attention_dp
         seconds = self._tokens(-(-(sequences * new + sum(tokens for tokens, _ in chunks)) // replicas))
         seconds += self._states(-(-(sequences + len(chunks)) // replicas))
+        seconds += self.costs.linear_attention_s * self.generation.linear_layers
         if sequences:
             seconds += self._decoding_s(max(1.0, sequences / replicas), past_tokens / sequences, new)
         for tokens, past in chunks:

@@ -125,11 +125,12 @@ def class_times(
     precision: str,
     parameters: Parameters,
     calibration: Calibration,
-    for_minutes: bool = True,
+    busy: float = 1.0,
 ) -> ClassTimes:
     """Prices operations of one class (classes.classes).
 
-    dtype: computed in, "" where only bytes matter. for_minutes: as part of a training, under the limit of the board's power.
+    dtype: computed in, "" where only bytes matter. busy: share of the time in which tensor cores work, as part of a training by
+    default; the board's power limits their clock (see sustained_clock).
     """
     if kernel_class.startswith("rnn") and family(chip) == "gpu" and recurrent.has_dims(shapes):
         return _recurrent_times(
@@ -140,13 +141,13 @@ def class_times(
             precision=precision,
             parameters=parameters,
             calibration=calibration,
-            for_minutes=for_minutes,
+            busy=busy,
         )
     units, name = None, kernel_class
     if dtype:
         units = units_for(chip, dtype=dtype, kind=kernel_class.split("_")[0], precision=precision, parameters=parameters)
         name = f"{kernel_class}.{units.figure}"
-    hardware = hardware_of(chip, parameters, units=units, for_minutes=for_minutes)
+    hardware = hardware_of(chip, parameters, units=units, busy=busy)
     terms = terms_of(kernel_class, shapes, hardware, family(chip))
     applied = calibration.find(kernel_class, units.figure if units else "") or GENERIC
     if kernel_class == "other":  # of no known kind: whatever a file says of it is no model
@@ -157,10 +158,10 @@ def class_times(
     traffic = [part for term, part in parts.items() if not term.startswith(ARITHMETIC)]
     least_compute, least_memory = least_s(kernel_class, shapes, chip, units=units, hardware=hardware)
     least = np.maximum(least_compute, least_memory)
-    busy = np.maximum(applied.scale * applied.entry.join_s(parts), least) if parts else np.zeros(len(shapes.kernels))
+    work_s = np.maximum(applied.scale * applied.entry.join_s(parts), least) if parts else np.zeros(len(shapes.kernels))
     return ClassTimes(
         name,
-        device_s=fixed + busy,
+        device_s=fixed + work_s,
         compute_s=np.maximum.reduce([least_compute, *(applied.scale * part for part in arithmetic)]),
         memory_s=np.maximum.reduce([least_memory, *(applied.scale * part for part in traffic)]),
         floor_s=fixed,
@@ -179,7 +180,7 @@ def _recurrent_times(
     precision: str,
     parameters: Parameters,
     calibration: Calibration,
-    for_minutes: bool,
+    busy: float,
 ) -> ClassTimes:
     """Recurrent layers of cuDNN, priced as products (see recurrent)."""
     if "tf32" in precisions_of(chip):  # torch.backends.cudnn.allow_tf32 is on, as it is for convolutions
@@ -193,7 +194,7 @@ def _recurrent_times(
             precision=precision,
             parameters=parameters,
             calibration=calibration,
-            for_minutes=for_minutes,
+            busy=busy,
         )
         for part in (recurrent.of_one_time(shapes), recurrent.over_all_times(shapes))
     )
@@ -227,11 +228,11 @@ def _least_memory_s(shapes: Shapes, hardware: Hardware, chip: Chip) -> np.ndarra
     return from_memory if cache is None else np.maximum(from_memory, shapes.moved_bytes / cache)
 
 
-def hardware_of(chip: Chip, parameters: Parameters, *, units: Units | None = None, for_minutes: bool = True) -> Hardware:
+def hardware_of(chip: Chip, parameters: Parameters, *, units: Units | None = None, busy: float = 1.0) -> Hardware:
     """The figures of a chip for term functions, at the clock it sustains (see sustained_clock) while these units work; at boost
     clock without any. Its bandwidth must be known (check_can_run ensures it)."""
     assert chip.memory_bandwidth_bytes_per_s is not None
-    share = sustained_clock(chip, units, parameters, for_minutes=for_minutes) if units else 1.0
+    share = sustained_clock(chip, units, parameters, busy=busy) if units else 1.0
     gain = half_rate_gain(chip, units, parameters) if units else 1.0
     # The share of vector units was fitted to their arithmetic alone.
     clock_hz = (chip.boost_clock_hz or USUAL_CLOCK_HZ) * (share if units and units.rate != "vector" else 1.0)
