@@ -116,6 +116,17 @@ def test_no_instance_exceeds_its_bound(device: str, engine: str, slo: Limits):
     assert real <= bound
 
 
+@pytest.mark.parametrize("device", ["rtx-4090", "rtx-3090:2"])
+@pytest.mark.parametrize("written", [32, 256, 1024])
+def test_no_instance_exceeds_its_bound_where_launches_take_longer_than_kernels(device: str, written: int):
+    """Iterations that read prompts then take longest, so the fewer of them the more requests are served."""
+    load = LoadShape(Lengths(512, written, input_variation=1.0, output_variation=1.0, longest=4096))
+    model = EngineModel(job(), engine_of("vllm"), None, None, None)
+    several = device_of(device, load_catalog())
+    instance = model.instance(several, model.of(several), load)
+    assert instance.capacity(load) <= rate_bound(instance, LoadMeans.of(load.at(1.0)), Limits())
+
+
 def test_a_higher_rate_never_costs_less(few_chips):
     plans = [serve_plan(job(), **{**QUESTION, "rate": rate}) for rate in ("3/s", "300/s", "900/s")]
     months = [plan.rows[0].usd_per_month for plan in plans]

@@ -7,7 +7,7 @@ token bounds the batch in addition: an iteration takes no longer than it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -54,8 +54,12 @@ def rate_bound(instance: Instance, means: LoadMeans, limits: Limits) -> float:
         most = max(1, min(most, int(policy.batched_tokens * means.written / (means.read + means.written))))
     if limits.share >= STRICT and instance.iteration_s((), 1, round(means.past)) > limits.tpot_s:
         return 0.0
-    batch = _largest_within(instance.iteration_s, means, most, limits.tpot_s) if limits.share >= STRICT else most
-    return SLACK * batch / (means.written * _iteration_s(instance.iteration_s, means, batch))
+
+    def seconds(batch: int) -> float:
+        return _iteration_s(instance.iteration_s, means, batch, policy.batched_tokens)
+
+    batch = _largest_within(seconds, most, limits.tpot_s) if limits.share >= STRICT else most
+    return SLACK * batch / (means.written * seconds(batch))
 
 
 def clients_bound(rate_per_s: float, load: Requests, limits: Limits, *, most: int) -> int:
@@ -76,22 +80,31 @@ def clients_bound(rate_per_s: float, load: Requests, limits: Limits, *, most: in
     return most if seconds == np.inf else min(most, ceil(rate_per_s * skew * seconds))
 
 
-def _iteration_s(iteration_s: IterationTime, means: LoadMeans, batch: int) -> float:
-    """Seconds of an iteration of a batch that stays as large as it is."""
-    new = batch * means.read / means.written
+def _iteration_s(iteration_s: IterationTime, means: LoadMeans, batch: int, batched_tokens: int) -> float:
+    """Mean seconds of iterations of a batch that stays as large as it is: each reads its part of the prompts or, as a pass
+    that reads takes at least its launches, as few as can be read all of them."""
+    past, new = round(batch * means.past), batch * means.read / means.written
+    evenly_s = iteration_s(_chunks(means, new), batch, past)
+    if new >= batched_tokens:
+        return evenly_s
+    writes_s, reads_s = (iteration_s(_chunks(means, tokens), batch, past) for tokens in (0, batched_tokens))
+    return min(evenly_s, writes_s + (reads_s - writes_s) * new / batched_tokens)
+
+
+def _chunks(means: LoadMeans, new: float) -> list[tuple[int, int]]:
+    """Prompts of the mean length, and a part of one, with so many new tokens."""
     whole, part = divmod(round(new), max(1, round(means.read)))
-    chunks = [(round(means.read), 0)] * whole + ([(part, round((means.read - part) / 2))] if part else [])
-    return iteration_s(chunks, batch, round(batch * means.past))
+    return [(round(means.read), 0)] * whole + ([(part, round((means.read - part) / 2))] if part else [])
 
 
-def _largest_within(iteration_s: IterationTime, means: LoadMeans, most: int, limit_s: float) -> int:
-    """The largest batch, up to `most`, whose iterations stay within a limit; at least 1."""
-    if _iteration_s(iteration_s, means, most) <= limit_s:
+def _largest_within(seconds: Callable[[int], float], most: int, limit_s: float) -> int:
+    """The largest batch, up to `most`, whose iterations stay within a limit; at least 1. seconds: of those of a batch."""
+    if seconds(most) <= limit_s:
         return most
     low, high = 1, most
     while high - low > max(1, low // 16):
         middle = (low + high) // 2
-        low, high = (middle, high) if _iteration_s(iteration_s, means, middle) <= limit_s else (low, middle)
+        low, high = (middle, high) if seconds(middle) <= limit_s else (low, middle)
     return high
 
 
