@@ -3,9 +3,9 @@
     python -m benchmarks.serving.engines --reference FOLDER [--rows N] [--fit] [--write]
 
 --rows scores a sample. --fit prints what engines add to passes that read prompts and to requests (launch_us, request_us; of
-SGLang linear_layer_us, request_us, linear_attention_us), fitted on the runs of one family on one device each (FITTED); all others are
-kept out. --write puts the tables into docs/serving-accuracy.md. All rows take half an hour of one core, a third of it the
-recording of the models.
+SGLang linear_layer_us, request_us, linear_attention_us), fitted on the runs of one family on one device each (FITTED); all
+others are kept out. --write puts the tables into docs/serving-accuracy.md. All rows take half an hour of one core, a third of
+it the recording of the models.
 """
 
 from __future__ import annotations
