@@ -152,7 +152,8 @@ def format_duration(seconds: float) -> str:
     """Seconds in the unit a person would choose, e.g. '3.4 days', '2.1 h', '12 ms'."""
     if not math.isfinite(seconds):
         return "never"
-    return _scaled(seconds, [(86400, "days"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs")], 3)
+    text = _scaled(seconds, [(86400, "days"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs")], 3)
+    return "1 day" if text == "1 days" else text
 
 
 def format_count(value: float) -> str:

@@ -77,6 +77,7 @@ def test_printed_numbers_keep_three_digits(value: float, form: object) -> None:
 def test_printing() -> None:
     assert format_bytes(24 * 2**30) == "24 GiB"
     assert format_duration(90) == "1.5 min"
+    assert [format_duration(days * 86_400) for days in (0.9999, 1, 1.01)] == ["1 day", "1 day", "1.01 days"]
     assert format_duration(float("inf")) == "never"
     assert format_count(8.03e9) == "8.03B"
     assert format_usd(1834.2) == "$1,834"

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 
 import pytest
+import torch
+from torch import nn
 
 import gpuwise
 from gpuwise.errors import InputError
+from gpuwise.job import Job
 from gpuwise.strategy import Mesh, Parallelism, check_settings_work
 from gpuwise.strategy.idle import AXIS_SETTINGS
 
@@ -62,3 +65,37 @@ def test_what_is_split_without_a_mesh_makes_shards() -> None:
 def test_plan_refuses_a_rank_without_an_adapter() -> None:
     with pytest.raises(InputError, match="--adapter-rank changes nothing"):
         gpuwise.plan("gpt2", samples="5k", on="t4", adapter_rank=4)
+
+
+def _job(model: type[nn.Module], *shape: int) -> Job:
+    return Job(
+        model=model,
+        batch=lambda n: {"x": torch.zeros(n, *shape)},
+        loss=lambda module, batch: module(batch["x"]).sum(),
+    )
+
+
+class _Rows(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Conv1d(3, 4, 3), nn.Flatten(), nn.Linear(24, 2))  # volumes and sequences stay as they are
+
+
+class _Pooled(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(48, 2))  # no weight of images, but their batch
+
+
+def test_channels_last_needs_images() -> None:
+    for ask in (
+        lambda: gpuwise.forecast("gpt2", on="rtx-4090", channels_last=True),
+        lambda: gpuwise.fit("gpt2", on="rtx-4090", channels_last=True),
+        lambda: gpuwise.compare("gpt2", on=["rtx-4090", "t4"], channels_last=True),
+        lambda: gpuwise.scale("gpt2", on="rtx-4090:2", channels_last=True),
+        lambda: gpuwise.plan("gpt2", samples="5k", on="t4", channels_last=True),
+        lambda: gpuwise.forecast(_job(_Rows, 3, 8), on="rtx-4090", channels_last=True),
+        lambda: gpuwise.Trainer(_job(_Rows, 3, 8), steps=1, channels_last=True, progress="silent"),
+    ):
+        with pytest.raises(InputError, match="--channels-last changes nothing here"):
+            ask()
+    assert gpuwise.forecast(_job(_Pooled, 3, 8, 8), on="rtx-4090", channels_last=True, micro_batch=2).strategy.channels_last
+    assert not gpuwise.forecast("gpt2", on="rtx-4090", micro_batch=1, channels_last=False).strategy.channels_last

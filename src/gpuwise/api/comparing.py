@@ -16,7 +16,7 @@ from gpuwise.notes.step import of_a_step
 from gpuwise.plan.fit.change import FittingChange
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.step_settings import ClusterSettings, mesh_of, named_settings, sizes_of, strategy_of, usual_micro_batches
-from gpuwise.strategy import Mesh, check_settings_work, check_techniques
+from gpuwise.strategy import Mesh, check_layout_works, check_settings_work, check_techniques
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -45,6 +45,7 @@ def compare(job: str | Job, *, on: str | Sequence[str], **settings: Unpack[Clust
     on_some = mesh_of(requested) or Mesh(dp_replicate=several, dp_shard=several)  # copies or shards, each by its memory
     check_settings_work(requested, on_some, adapter=strategy.adapter)
     source = source_of(job, **sizes_of(requested))
+    check_layout_works(requested, source.has_images)
     check_techniques(strategy, source.step_facts())
     result = compare_devices(
         lambda chip: StepPricer(source.traces(target_of(chip)), catalog=catalog),

@@ -19,7 +19,7 @@ from gpuwise.plan.fit.change_search import fitting_change
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.step_settings import ClusterSettings, mesh_of, named_settings, sizes_of, strategy_of, usual_micro_batches
-from gpuwise.strategy import Mesh, Strategy, check_settings_work, check_techniques
+from gpuwise.strategy import Mesh, Strategy, check_layout_works, check_settings_work, check_techniques
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -53,6 +53,7 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
     device = device_of(on, catalog, mesh=mesh_of(requested), network=requested.get("network"))
     several = mesh_of(requested) or Mesh(dp_replicate=device.devices, dp_shard=device.devices)
     check_settings_work(requested, several, adapter="lora")  # among the techniques that are compared
+    check_layout_works(requested, source.has_images)
     check_techniques(strategy, source.step_facts(device.target))
     traces = source.traces(device.target)
     result = find_fit(

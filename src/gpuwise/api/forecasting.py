@@ -39,7 +39,7 @@ from gpuwise.step_settings import (
     strategy_of,
     usual_micro_batches,
 )
-from gpuwise.strategy import Mesh, Strategy, check_settings_work, check_techniques
+from gpuwise.strategy import Mesh, Strategy, check_layout_works, check_settings_work, check_techniques
 from gpuwise.trace import Trace
 
 if TYPE_CHECKING:
@@ -136,11 +136,9 @@ def forecast_step(
     device = device_of(on, load_catalog(), mesh=mesh, network=requested.get("network"))
     if mesh is None and device.devices > 1 and requested.get("shard") is not None:
         mesh = Mesh(dp_shard=device.devices)  # what is split has been named
-    check_settings_work(
-        {name: value for name, value in requested.items() if named is None or name in named},
-        mesh or Mesh(dp_replicate=device.devices),
-        adapter=requested.get("adapter"),
-    )
+    by_user = {name: value for name, value in requested.items() if named is None or name in named}
+    check_settings_work(by_user, mesh or Mesh(dp_replicate=device.devices), adapter=requested.get("adapter"))
+    check_layout_works(by_user, source.has_images)
     on_this_cpu = is_this_cpu(device)
     if on_this_cpu:
         source = source.with_own_kernels()

@@ -21,7 +21,7 @@ from gpuwise.hardware.device import DeviceSpec, parse_device
 from gpuwise.plan.economics.length import RunLength
 from gpuwise.plan_settings import CONFIDENCE, OBJECTIVES, PlanSettings
 from gpuwise.step_settings import named_settings, sizes_of, strategy_of
-from gpuwise.strategy import Mesh, check_settings_work, check_techniques
+from gpuwise.strategy import Mesh, check_layout_works, check_settings_work, check_techniques
 from gpuwise.units import parse_deadline, parse_usd
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def job_and_request(
     request = _request(requested, on=on, own=own, limit=limit)
     strategy = strategy_of(requested)
     source = source_of(job, **sizes_of(requested))
+    check_layout_works(requested, source.has_images)
     check_techniques(strategy, source.step_facts())
     if isinstance(source, PresetSource):
         source.search_recorded(request.techniques, precision=request.precision)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuwise.api.run_batch import batch_in_memory, batch_of_ranks, first_micro_batch, same_global_batch, samples_of
@@ -23,7 +24,7 @@ from gpuwise.notes import Note
 from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import RunSettings, flags_of, job_word, strategy_to_run
-from gpuwise.strategy import HostSettings, Mesh, Strategy, check_settings_work, check_techniques
+from gpuwise.strategy import HostSettings, Mesh, Strategy, check_layout_works, check_settings_work, check_techniques
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -144,6 +145,7 @@ def named_strategy(job: Job, requested: RunSettings, here: Here, settings: Train
     The global batch is the default of `plan` if the length of the run is known. It is one micro-batch until its memory is
     checked.
     """
+    from gpuwise.job.images import has_images
     from gpuwise.runtime.devices import backend_of
 
     backend = backend_of(here.torch_device)
@@ -152,6 +154,7 @@ def named_strategy(job: Job, requested: RunSettings, here: Here, settings: Train
     precision = "fp32" if on_cpu or backend.why_no_bf16() else "amp-bf16"
     strategy = strategy_to_run(requested, micro_batch=micro_batch, precision=precision)
     check_settings_work(requested, strategy.mesh, adapter=strategy.adapter)
+    check_layout_works(requested, partial(has_images, job))
     check_techniques(strategy, job.step_facts(on_cpu=on_cpu, priced=False))
     return strategy
 

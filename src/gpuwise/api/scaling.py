@@ -19,7 +19,7 @@ from gpuwise.notes.step import assumed_micro_batch, of_a_step
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.space.legal import assumed_precision
 from gpuwise.step_settings import ClusterSettings, mesh_of, named_settings, sizes_of, strategy_of, usual_micro_batches
-from gpuwise.strategy import Mesh, Strategy, check_settings_work, check_techniques
+from gpuwise.strategy import Mesh, Strategy, check_layout_works, check_settings_work, check_techniques
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -52,6 +52,7 @@ def scale(job: str | Job, *, on: str, global_batch: int | None = None, **setting
     devices = _devices(on, device_counts(whole.devices, mesh), catalog, requested.get("network"))
     largest = devices[-1]
     source = source_of(job, **sizes_of(requested))
+    check_layout_works(requested, source.has_images)
     strategy = strategy_of({**requested, "mesh": None})
     assumed: list[Note] = list(largest.assumptions)
     if requested.get("micro_batch") is None:

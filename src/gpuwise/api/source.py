@@ -91,6 +91,10 @@ class StepSource(ABC):
         """The facts of the job's step that are known before tracing."""
         return StepFacts(self.name or "the job", on_cpu=target == "cpu")
 
+    def has_images(self) -> bool:
+        """Whether channels_last lays out anything in memory. A recording refuses it by itself."""
+        return True
+
     def with_own_kernels(self) -> StepSource:
         """The source for this machine's CPU: itself, unless its traces have the kernels of another device."""
         return self

@@ -156,6 +156,9 @@ class PresetSource(StepSource):
             require("torch", purpose=f"trace {variant} (the recordings shipped with gpuwise do not cover it)")
         return self._job
 
+    def has_images(self) -> bool:
+        return self.info.image_size is not None
+
     def with_own_kernels(self) -> StepSource:
         """A source that traces on this machine if PyTorch is installed, because recordings have a GPU's kernels.
 

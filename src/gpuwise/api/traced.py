@@ -88,6 +88,12 @@ class JobSource(StepSource):
     def step_facts(self, target: str = "accelerator") -> StepFacts:
         return self.job.step_facts(on_cpu=target == "cpu")
 
+    def has_images(self) -> bool:
+        self._require_torch()
+        from gpuwise.job.images import has_images
+
+        return has_images(self.job)
+
     def _require_torch(self) -> None:
         from gpuwise.job.dependencies import require
 
@@ -173,6 +179,9 @@ class NamedSource(StepSource):
     def step_facts(self, target: str = "accelerator") -> StepFacts:
         facts = self.facts
         return replace(super().step_facts(target), own_step=facts.own_step, clips=facts.clips, averages=facts.averages)
+
+    def has_images(self) -> bool:
+        return self.live.has_images()
 
     @property
     def tokens_per_sample(self) -> int:

@@ -2,7 +2,7 @@
 
 from gpuwise.strategy.exclusion import StepFacts
 from gpuwise.strategy.host import HostSettings
-from gpuwise.strategy.idle import check_settings_work
+from gpuwise.strategy.idle import check_layout_works, check_settings_work
 from gpuwise.strategy.kernels import (
     KERNELS_OF,
     OPTIMIZER_KERNELS,
@@ -37,6 +37,7 @@ __all__ = [
     "StepFacts",
     "Strategy",
     "StrategyChanges",
+    "check_layout_works",
     "check_settings_work",
     "check_techniques",
     "fused_sgd_fault",

@@ -65,3 +65,18 @@ def check_settings_work(settings: Mapping[str, object], mesh: Mesh, *, adapter: 
         raise InputError(
             "--adapter-rank changes nothing here: no adapter is trained.", ["--adapter lora", "leave out --adapter-rank"]
         )
+
+
+def check_layout_works(settings: Mapping[str, object], has_images: Callable[[], bool]) -> None:
+    """Refuses channels_last, named for a job without images.
+
+    Arguments:
+        settings: the user's settings by name.
+        has_images: whether the job has any, asked only where the answer matters.
+
+    Raises InputError.
+    """
+    if settings.get("channels_last") and not has_images():
+        raise InputError(
+            "--channels-last changes nothing here: neither the model nor its batch has images.", ["leave out --channels-last"]
+        )
