@@ -132,6 +132,17 @@ def test_a_forecast_says_time_and_money_of_a_whole_run():
         api.forecast("gpt2", on="rtx-4090", epochs=1)
 
 
+def test_a_whole_run_of_an_assumed_micro_batch_says_so():
+    def remarks(**settings: object) -> list[str]:
+        result = api.forecast("gpt2", on="rtx-4090:2", tokens="1B", **settings)  # type: ignore[arg-type]
+        return [line for line in result.assumptions if line.startswith("the whole run is of steps of")]
+
+    (remark,) = remarks(accumulate=4)
+    assert "steps of 8 samples" in remark  # 2 devices × 4 micro-batches of 1
+    assert "--micro-batch" in remark
+    assert remarks(micro_batch=1) == []
+
+
 def test_the_whole_run_is_in_text_and_json():
     requests = ["forecast", "gpt2", "--on", "rtx-4090", "--tokens", "1B"]
     shown = CliRunner().invoke(main, requests, env={"COLUMNS": "160"})

@@ -21,6 +21,7 @@ from gpuwise.hardware import load_catalog
 from gpuwise.notes import Note, sentences
 from gpuwise.notes.job import reading_alone
 from gpuwise.notes.parallel import assumed_micro_batches
+from gpuwise.notes.run import run_of_assumed_batch
 from gpuwise.notes.step import assumed_micro_batch, of_a_step
 from gpuwise.plan.cpu.requests import requests_note
 from gpuwise.plan.economics.length import RunLength, with_whole_run
@@ -113,7 +114,11 @@ def forecast_with_trace(
         forecast = replace(forecast, assumption_notes=(*forecast.assumption_notes, reading))
     if not length.named:
         return replace(forecast, assumption_notes=of_a_step(forecast.assumption_notes)), priced
-    return with_whole_run(forecast, length, priced.trace.header), priced
+    forecast = with_whole_run(forecast, length, priced.trace.header)
+    if requested.get("micro_batch") is None:
+        note = run_of_assumed_batch(samples=forecast.strategy.global_batch)
+        forecast = replace(forecast, assumption_notes=(*forecast.assumption_notes, note))
+    return forecast, priced
 
 
 def forecast_step(

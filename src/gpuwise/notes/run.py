@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from gpuwise.notes.note import kind_of_note
-from gpuwise.units import format_bytes, format_count, format_duration, format_usd
+from gpuwise.units import counted, format_bytes, format_count, format_duration, format_usd
 
 
 @kind_of_note(flag="--epochs")
 def assumed_one_epoch() -> str:
     """The user does not say how much is trained."""
     return "assumed 1 epoch; --epochs changes it"
+
+
+@kind_of_note(flag="--micro-batch")
+def run_of_assumed_batch(*, samples: int) -> str:
+    """A whole run is priced in steps whose size the user does not name. samples: in one optimizer step."""
+    return (
+        f"the whole run is of steps of {counted(samples, 'sample')}, as the micro-batch is assumed; larger steps usually make it "
+        "shorter and cheaper: `gpuwise fit` finds the largest, `gpuwise plan` chooses one; --micro-batch changes it"
+    )
 
 
 @kind_of_note(flag="--seq-len")
