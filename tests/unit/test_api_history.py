@@ -212,11 +212,23 @@ def test_the_last_counts_and_the_interval_spans_those_before():
     assert answer.low == pytest.approx(0.95 * ENTRY.median_s)
 
 
+def test_a_step_that_others_slowed_down_is_no_forecast_of_a_free_machine():
+    before = forecast()
+    slow_s = 10 * before.step_time_s.high
+    history.append(an_entry(median_s=slow_s, low_s=slow_s, high_s=slow_s, disturbed=True))
+    after = forecast()
+    assert (after.step_time_s, after.measured, after.provenance) == (before.step_time_s, None, before.provenance)
+    (added,) = set(after.assumptions) - set(before.assumptions)
+    assert "held the machine up" in added
+    assert "until validate runs on one" in added
+
+
 def test_a_quiet_measurement_is_preferred_to_a_disturbed_one():
     model = forecast().step_time_s
-    history.append(an_entry(median_s=0.05, low_s=0.05, high_s=0.05, disturbed=True))
+    short_s = model.low / 2
+    history.append(an_entry(median_s=short_s, low_s=short_s, high_s=short_s, disturbed=True))
     alone = forecast()
-    assert alone.step_time_s.value == 0.05
+    assert alone.step_time_s.value == short_s
     assert any("held the machine up" in line for line in alone.assumptions)
     # On a free machine the step may take as long as the model says.
     assert alone.step_time_s.low <= model.low

@@ -11,7 +11,7 @@ from gpuwise.api import history
 from gpuwise.cost.calibration import PROVENANCE
 from gpuwise.cost.forecast import Forecast, Interval
 from gpuwise.hardware.types import Chip
-from gpuwise.notes.step import measured_here
+from gpuwise.notes.step import measured_here, measured_on_busy_machine
 from gpuwise.results.validation import METHOD
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace
@@ -25,8 +25,8 @@ LATEST = 10  # latest measurements of a configuration that are considered
 def as_last_measured(forecast: Forecast, trace: Trace, strategy: Strategy, chip: Chip) -> Forecast:
     """The forecast with the last measured time, if this configuration was measured on this machine; else unchanged.
 
-    Only runs of the same PyTorch with the same number of threads count. Runs on a busy machine count only if there is no
-    better one.
+    Only runs of the same PyTorch with the same number of threads count. A forecast is of a free machine: a run on a busy one
+    counts only if there is no better one and it was faster than the model says, as others can only have slowed it down.
     """
     if strategy.mesh.devices != 1 or not forecast.step_time_s.value or not os.path.exists(history.path()):
         return forecast
@@ -42,7 +42,12 @@ def as_last_measured(forecast: Forecast, trace: Trace, strategy: Strategy, chip:
         and _same_threads(entry)
     ][-LATEST:]
     quiet = [entry for entry in entries if not entry.disturbed]
-    return preferring(forecast, quiet or entries) if entries else forecast
+    if not entries:
+        return forecast
+    if not quiet and (latest := entries[-1]).median_s >= forecast.step_time_s.value:
+        note = measured_on_busy_machine(date=latest.date[:10], measured_s=latest.median_s)
+        return replace(forecast, assumption_notes=(*forecast.assumption_notes, note))
+    return preferring(forecast, quiet or entries)
 
 
 def preferring(forecast: Forecast, entries: list[history.HistoryEntry]) -> Forecast:

@@ -16,8 +16,8 @@ def assumed_one_epoch() -> str:
 def run_of_assumed_batch(*, samples: int) -> str:
     """A whole run is priced in steps whose size the user does not name. samples: in one optimizer step."""
     return (
-        f"the whole run is of steps of {counted(samples, 'sample')}, as the micro-batch is assumed; larger steps usually make it "
-        "shorter and cheaper: `gpuwise fit` finds the largest, `gpuwise plan` chooses one; --micro-batch changes it"
+        f"the whole run is of steps of {counted(samples, 'sample')}, as the micro-batch is assumed; larger steps usually make "
+        "it shorter and cheaper: `gpuwise fit` finds the largest, `gpuwise plan` chooses one; --micro-batch changes it"
     )
 
 

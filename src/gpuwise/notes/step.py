@@ -191,6 +191,15 @@ def measured_here(*, date: str, measured_s: float, steps: int, model_s: float, d
     )
 
 
+@kind_of_note()
+def measured_on_busy_machine(*, date: str, measured_s: float) -> str:
+    """`gpuwise validate` measured the step while others slowed it down, so the forecast stays the model's."""
+    return (
+        f"gpuwise validate measured {format_duration(measured_s)} a step here on {date}, while something else held the machine "
+        "up: the time of a free machine stays the model's until validate runs on one"
+    )
+
+
 @kind_of_note(flag="--compile")
 def interval_of_eager_steps() -> str:
     """The interval of a compiled step is that of eager ones."""

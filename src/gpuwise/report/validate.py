@@ -108,7 +108,10 @@ def remarks(result: Validation) -> list[str]:
         lines.append("interrupted: what was not done is left out")
     if result.history:
         job = job_word(result.trials[0].job if len(result.trials) == 1 else "")
-        forecasts = "" if result.suite else f": `gpuwise forecast {job} --on here` gives what was measured from now on"
+        taken = f"`gpuwise forecast {job} --on here` gives what was measured from now on"
+        if any(trial.disturbed for trial in result.trials):
+            taken += ", a time of a busy machine only where it is shorter than forecast"
+        forecasts = "" if result.suite else f": {taken}"
         lines.append(f"kept in {result.history}{forecasts}")
     return lines
 
