@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,11 +14,13 @@ import torch
 import torch.nn.functional as F
 from technique_samples import MEMORY_TECHNIQUES
 from torch import Tensor, nn
+from tracing_samples import cnn_job
 
 import gpuwise
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.job import Job
-from gpuwise.strategy import KERNELS_OF
+from gpuwise.strategy import KERNELS_OF, Strategy
+from gpuwise.tracing import record
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of peft, torchao and what they import
 
@@ -63,6 +66,7 @@ def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 
 JOB = Job(Model, batch, loss, name="tiny")
+IMAGES = replace(cnn_job(), name="images")
 PARAMETER_BYTES = 4 * sum(p.numel() for p in Model().parameters())
 
 TECHNIQUES: dict[str, dict[str, Any]] = {
@@ -107,10 +111,17 @@ EACH = [(H100, name) for name in TECHNIQUES] + [(device, name) for device in (T4
 EACH += [(MI300X, name) for name in SEEN + list(REFUSED[MI300X])]
 
 
+def job_of(technique: str) -> Job:
+    """The job that a technique is tried on: a layout of images needs some."""
+    return IMAGES if technique == "channels last" else JOB
+
+
 @cache
 def forecast(device: str, technique: str) -> gpuwise.Forecast:
     return gpuwise.forecast(
-        JOB, on=device, **{"micro_batch": 8, "precision": PRECISION[device.partition(":")[0]], **TECHNIQUES[technique]}
+        job_of(technique),
+        on=device,
+        **{"micro_batch": 8, "precision": PRECISION[device.partition(":")[0]], **TECHNIQUES[technique]},
     )
 
 
@@ -179,8 +190,13 @@ def test_tf32_is_fp32_at_another_speed_and_accumulation_repeats_it() -> None:
 
 
 def test_a_model_without_images_lies_as_it_did() -> None:
-    assert forecast(H100, "channels last").memory == forecast(H100, "amp-bf16").memory
-    assert forecast(H100, "channels last").strategy.channels_last
+    """A plan or a file of another trainer may have the setting, which a user who names it is refused."""
+    plain, last = (record(JOB, Strategy("amp-bf16", micro_batch=8, channels_last=named)) for named in (False, True))
+    assert plain.operations.name == last.operations.name
+    assert (plain.operations.values == last.operations.values).all()
+    assert (plain.operations.channels_last == last.operations.channels_last).all()
+    with pytest.raises(InputError, match="--channels-last changes nothing here"):
+        gpuwise.forecast(JOB, on=H100, micro_batch=8, channels_last=True)
 
 
 def test_techniques_that_exclude_each_other_are_refused() -> None:
@@ -216,7 +232,10 @@ NOT_SHARDED = {
 @cache
 def on_mesh(mesh: str, technique: str) -> gpuwise.Forecast:
     return gpuwise.forecast(
-        JOB, on=MESHES[mesh], mesh=mesh, **{"micro_batch": 8, "precision": "amp-bf16", **TECHNIQUES[technique]}
+        job_of(technique),
+        on=MESHES[mesh],
+        mesh=mesh,
+        **{"micro_batch": 8, "precision": "amp-bf16", **TECHNIQUES[technique]},
     )
 
 
@@ -242,7 +261,7 @@ def test_each_technique_on_several_devices_is_composed_or_refused(mesh: str, tec
         assert kept["parameter"] == alone["parameter"]
     else:
         rounding = 1 - 1 / 8  # a tensor under 4,096 bytes still takes 512
-        small = 512 * 3 * 2 * sum(1 for _ in Model().parameters()) * rounding
+        small = 512 * 3 * 2 * sum(1 for _ in job_of(technique).model().parameters()) * rounding
         assert alone["parameter"] / 8 <= kept["parameter"] <= alone["parameter"] / 8 + small
         assert kept["optimizer_state"] < alone["optimizer_state"] or technique.startswith("sgd")
 
@@ -282,7 +301,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("technique", RUNS)
 def test_two_real_steps_on_the_cpu(technique: str) -> None:
-    done = gpuwise.train(JOB, steps=2, progress="silent", micro_batch=4, **RUNS[technique])
+    done = gpuwise.train(job_of(technique), steps=2, progress="silent", micro_batch=4, **RUNS[technique])
     assert done.steps == 2
     assert math.isfinite(done.last_loss)
 

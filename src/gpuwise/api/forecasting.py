@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
@@ -143,7 +143,6 @@ def forecast_step(
         mesh = Mesh(dp_shard=device.devices)  # what is split has been named
     by_user = {name: value for name, value in requested.items() if named is None or name in named}
     check_settings_work(by_user, mesh or Mesh(dp_replicate=device.devices), adapter=requested.get("adapter"))
-    check_layout_works(by_user, source.has_images)
     on_this_cpu = is_this_cpu(device)
     if on_this_cpu:
         source = source.with_own_kernels()
@@ -158,6 +157,7 @@ def forecast_step(
             device,
             requested,
             mesh,
+            by_user=by_user,
             refused=refused,
             history=history,
             loader_samples_per_s=loader_samples_per_s,
@@ -185,11 +185,17 @@ def _in_precision(
     requested: DeviceSettings,
     mesh: Mesh | None,
     *,
+    by_user: Mapping[str, object],
     refused: PrecisionError | None,
     history: bool,
     loader_samples_per_s: float | None,
 ) -> Priced:
-    """The forecast in one precision. refused: why the job does not run in the faster ones."""
+    """The forecast in one precision.
+
+    Arguments:
+        by_user: the settings that are refused where they change nothing.
+        refused: why the job does not run in the faster precisions.
+    """
     precision, micro_batch = requested.get("precision"), requested.get("micro_batch")
     on_this_cpu = is_this_cpu(device)
     assumed = list(device.assumptions)
@@ -202,6 +208,7 @@ def _in_precision(
         assumed.append(assumed_micro_batches(micro_batches=micro_batches))
     check_techniques(strategy.but(mesh=mesh or Mesh()), source.step_facts(device.target))
     check_can_run(device.chip, mode=strategy.mode, precision=chosen)  # before any tracing
+    check_layout_works(by_user, source.has_images)
     if precision is None:
         reasons: tuple[Note, ...] = ()
         if on_this_cpu and strategy.mode == "train" and chosen == "fp32":
