@@ -25,7 +25,7 @@ ADDED = {
     "i9-10940x",
     "i7-12700h",
 }
-AT_HOME = 187  # boards, laptops, Macs and CPUs that people run models on at home
+AT_HOME = 197  # boards, laptops, Macs and CPUs that people run models on at home
 
 # fp16 multiply-adds a clock and multiprocessor, fp32 accumulate: NVIDIA's architecture whitepapers by compute
 # capability; AMD's and Intel's by architecture. GeForce runs at half of the first (whitepapers of Turing and later).
@@ -103,6 +103,82 @@ def test_peak_agrees_with_units_and_clock(chip):
     known = sheet_and_derived(chip)
     agrees = known is None or abs(known[0] / known[1] - 1) <= 0.15
     assert agrees == ("peak" not in chip.caveats), known
+
+
+# Each rate over the dense one of fp16 with fp16 accumulation: NVIDIA's A100, H100, Ada and RTX Blackwell whitepapers. GeForce halves
+# what accumulates in fp32, not fp4 and int8. AMD's int8 is the rate of fp16 before CDNA 3.0 and RDNA 4.0 (gpuopen.com,
+# using_matrix_core_amd_rdna4, amd-lab-notes-matrix-cores), bf16 half of it on CDNA 1.0; Volta and GPUs without tensor cores have
+# four int8 products where fp32 has one.
+OVER_FP16 = {"tf32": 0.5, "fp16": 1, "bf16": 1, "fp8": 2, "int8": 2, "fp4": 4}
+SLOW_INT8 = ("CDNA 1.0", "CDNA 2.0", "RDNA 3.0", "RDNA 3.5")
+# Sheets that state less (or, Jetson, more) than units times boost clock: L4 and Hopper's cards run their tensor cores below the boost
+# clock, NVIDIA rounds the rates of Blackwell modules. Figures: the share that the sheet states.
+STATED_SHARE = {
+    "l4": 0.965,
+    "h100-80gb-pcie": 0.923,
+    "h100-94gb-nvl": 0.866,
+    "h200-141gb-nvl": 0.866,
+    "b200-180gb-sxm": 0.944,
+    "gb200-186gb": 0.974,
+    "b300-288gb-sxm": 0.913,
+}
+APART = {
+    ("b300-288gb-sxm", "int8"),
+    ("b300-288gb-sxm", "fp4"),  # Blackwell Ultra: half as many again, and int8 cut
+    ("jetson-agx-orin-64gb", "int8"),
+    ("jetson-agx-orin-32gb", "int8"),  # with the deep-learning accelerators
+}
+
+
+def derived_rate(chip, name):
+    """The dense rate of a precision by units, operations a clock and boost clock; None where the architecture is not listed."""
+    fmas = FMAS.get(chip.compute_capability) or FMAS_BY_ARCHITECTURE.get(chip.architecture)
+    if not (fmas and chip.sm_count and chip.boost_clock_hz) or name not in OVER_FP16 or "peak" in chip.caveats:
+        return None
+    over = OVER_FP16[name]
+    if name == "int8" and chip.architecture in SLOW_INT8:
+        over = 1
+    if name == "int8" and chip.architecture == "Volta":
+        over = 0.5
+    if name == "bf16" and chip.architecture == "CDNA 1.0":
+        over = 0.5
+    geforce = chip.name.startswith("GeForce") and chip.compute_capability >= (7, 5) and name not in ("int8", "fp4")
+    return chip.sm_count * fmas * 2 * chip.boost_clock_hz * over * (0.5 if geforce else 1) * STATED_SHARE.get(chip.id, 1)
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.id)
+def test_every_rate_agrees_with_units_and_clock(chip):
+    for name, rate in chip.peak_flops_per_s.items():
+        derived = derived_rate(chip, name)
+        if derived is not None and (chip.id, name) not in APART:
+            assert rate == pytest.approx(derived, rel=0.02), name
+
+
+def test_every_rate_is_checked_of_most_gpus():
+    gpus = [chip for chip in CHIPS if chip.vendor in ("NVIDIA", "AMD") and chip.kind.startswith("gpu") and chip.year >= 2018]
+    checked = [chip for chip in gpus if derived_rate(chip, "fp16") is not None]
+    assert len(checked) > 0.9 * len(gpus)
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.id)
+def test_memory_bandwidth_agrees_with_channels_and_data_rate(chip):
+    """A channel is 64 bits wide; of LPDDR too, where the data counts pairs of its 32-bit channels."""
+    channels = re.fullmatch(r"(?:LP|MR)?\w*?-(\d+) x(\d+)", chip.memory_type or "")
+    if chip.kind != "cpu" or channels is None or chip.memory_bandwidth_bytes_per_s is None:
+        return
+    transfers_per_s, count = int(channels[1]) * 1e6, int(channels[2])
+    assert chip.memory_bandwidth_bytes_per_s == pytest.approx(8 * count * transfers_per_s, rel=0.02)
+
+
+# KiB of shared memory a multiprocessor has by compute capability: CUDA C++ Programming Guide, technical specifications.
+SHARED_MEMORY_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 164, (8, 6): 100, (8, 7): 164, (8, 9): 100, (9, 0): 228}
+SHARED_MEMORY_KIB |= {(10, 0): 228, (10, 3): 228, (12, 0): 100, (12, 1): 100}
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.id)
+def test_shared_memory_is_that_of_the_compute_capability(chip):
+    if chip.shared_memory_per_sm_bytes is not None and chip.compute_capability in SHARED_MEMORY_KIB:
+        assert chip.shared_memory_per_sm_bytes == SHARED_MEMORY_KIB[chip.compute_capability] * 2**10
 
 
 def test_peak_check_covers_most_gpus():
