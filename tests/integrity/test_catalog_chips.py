@@ -105,14 +105,13 @@ def test_peak_agrees_with_units_and_clock(chip):
     assert agrees == ("peak" not in chip.caveats), known
 
 
-# Each rate over the dense one of fp16 with fp16 accumulation: NVIDIA's A100, H100, Ada and RTX Blackwell whitepapers. GeForce halves
-# what accumulates in fp32, not fp4 and int8. AMD's int8 is the rate of fp16 before CDNA 3.0 and RDNA 4.0 (gpuopen.com,
-# using_matrix_core_amd_rdna4, amd-lab-notes-matrix-cores), bf16 half of it on CDNA 1.0; Volta and GPUs without tensor cores have
-# four int8 products where fp32 has one.
+# Each rate over the dense one of fp16: NVIDIA's A100, H100, Ada and RTX Blackwell whitepapers. GeForce halves what accumulates
+# in fp32, not fp4 and int8. AMD's int8 is the rate of fp16 before CDNA 3.0 and RDNA 4.0 (gpuopen.com,
+# using_matrix_core_amd_rdna4), bf16 half of it on CDNA 1.0. Volta has four int8 products where fp32 has one.
 OVER_FP16 = {"tf32": 0.5, "fp16": 1, "bf16": 1, "fp8": 2, "int8": 2, "fp4": 4}
 SLOW_INT8 = ("CDNA 1.0", "CDNA 2.0", "RDNA 3.0", "RDNA 3.5")
-# The share of units times boost clock that a sheet states: Hopper's cards run their tensor cores below the boost clock, rates of
-# Blackwell modules are rounded, and the L4 is listed with 60 multiprocessors where its 7,424 cores make 58.
+# The share of units times boost clock that a sheet states: Hopper's cards run their tensor cores below the boost clock,
+# rates of Blackwell modules are rounded, and the L4 is listed with 60 multiprocessors where its 7,424 cores make 58.
 STATED_SHARE = {
     "l4": 0.965,
     "h100-80gb-pcie": 0.923,
