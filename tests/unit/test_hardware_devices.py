@@ -247,7 +247,8 @@ def test_bad_filters(text, told):
         ("NVIDIA GeForce RTX 4060 Ti", 16380, "rtx-4060-ti-16gb"),
         ("NVIDIA GeForce RTX 4060 Laptop GPU", 8188, "rtx-4060-laptop"),
         ("NVIDIA GeForce RTX 3050 Laptop GPU", 4096, None),  # not the board of that name
-        ("NVIDIA GeForce RTX 5080 Laptop GPU", 16303, None),
+        ("NVIDIA GeForce RTX 5080 Laptop GPU", 16303, "rtx-5080-laptop"),
+        ("NVIDIA GeForce RTX 5070 Laptop GPU", 8151, None),
         ("NVIDIA GeForce GTX 1070 with Max-Q Design", 8192, "gtx-1070-max-q"),
         ("NVIDIA GeForce GTX 1080 with Max-Q Design", 8192, None),
         ("NVIDIA GeForce RTX 4080 SUPER", 16376, "rtx-4080-super"),
