@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.serving_models import EXPERTS, generation_of
 
 from gpuwise.api.devices import device_of
 from gpuwise.hardware import load_catalog
-from gpuwise.job.hf import hf_job
 from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.engines import engine_of
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.shared_experts import shared_and_routed
 from gpuwise.serving.sharing import GROUPED
 from gpuwise.serving.step_time import EngineStep
-from gpuwise.tracing.generation import record_generation
 
 LAYERS, WIDTH, SHARED = 3, 256, 96
 LATENT = {
@@ -44,29 +41,13 @@ LATENT = {
     "first_k_dense_replace": 1,
     "max_position_embeddings": 512,
 }
-NONE_SHARED = {
-    "architectures": ["MiniMaxM2ForCausalLM"],
-    "model_type": "minimax_m2",
-    "hidden_size": WIDTH,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 1024,
-    "intermediate_size": SHARED,
-    "num_local_experts": 16,
-    "num_experts_per_tok": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 512,
-}
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory):
     @lru_cache
     def of(shared: bool) -> Generation:
-        folder = tmp_path_factory.mktemp("config")
-        Path(folder, "config.json").write_text(json.dumps(LATENT if shared else NONE_SHARED), encoding="utf-8")
-        return record_generation(hf_job(str(folder), seq_len=64), longest=512)
+        return generation_of(LATENT if shared else EXPERTS, tmp_path_factory.mktemp("config"))
 
     return of
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.serving_models import EXPERTS, SIZES, generation_of
 
 from gpuwise.api.devices import device_of
 from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware import load_catalog
-from gpuwise.job.hf import hf_job
 from gpuwise.serving.continuous import serve
 from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.generation import Generation
@@ -25,9 +23,7 @@ from gpuwise.serving.step_time import EngineStep
 from gpuwise.trace.header import RankGroup
 from gpuwise.trace.tables import KINDS
 from gpuwise.trace.trace import Trace
-from gpuwise.tracing.generation import record_generation
 
-SIZES = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1024}
 CONFIGS = {
     "dense": {
         "architectures": ["LlamaForCausalLM"],
@@ -36,16 +32,7 @@ CONFIGS = {
         "max_position_embeddings": 512,
         **SIZES,
     },
-    "experts": {
-        "architectures": ["MiniMaxM2ForCausalLM"],
-        "model_type": "minimax_m2",
-        "intermediate_size": 128,
-        "num_local_experts": 16,
-        "num_experts_per_tok": 2,
-        "head_dim": 32,
-        "max_position_embeddings": 512,
-        **SIZES,
-    },
+    "experts": EXPERTS,
     "linear attention": {
         "architectures": ["Qwen3_5MoeForCausalLM"],
         "model_type": "qwen3_5_moe_text",
@@ -69,9 +56,7 @@ CONFIGS = {
 def recorded(tmp_path_factory: pytest.TempPathFactory):
     @lru_cache
     def of(name: str, tp: int = 1) -> Generation:
-        folder = tmp_path_factory.mktemp("config")
-        Path(folder, "config.json").write_text(json.dumps(CONFIGS[name]), encoding="utf-8")
-        return record_generation(hf_job(str(folder), seq_len=64), tp=tp, longest=512)
+        return generation_of(CONFIGS[name], tmp_path_factory.mktemp("config"), tp=tp)
 
     return of
 

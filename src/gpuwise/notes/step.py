@@ -195,8 +195,8 @@ def measured_here(*, date: str, measured_s: float, steps: int, model_s: float, d
 def measured_on_busy_machine(*, date: str, measured_s: float) -> str:
     """`gpuwise validate` measured the step while others slowed it down, so the forecast stays the model's."""
     return (
-        f"gpuwise validate measured {format_duration(measured_s)} a step here on {date}, while something else held the machine "
-        "up: the time of a free machine stays the model's until validate runs on one"
+        f"gpuwise validate measured {format_duration(measured_s)} a step here on {date}, while other programs used the "
+        "machine: the time of a free machine stays the model's until validate runs on one"
     )
 
 

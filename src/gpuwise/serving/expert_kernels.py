@@ -1,7 +1,7 @@
 """What products of experts take over equally many products of equal size, which kernels of engines compute in one call.
 
-Constants: fitted on tables of vLLM's fused_moe in ai-dynamo/aiconfigurator (Apache-2.0) of A100, H100, B200 and GB200, those
-of a call on up to 64 tokens.
+Constants of a call: medians over tables of vLLM's fused_moe in ai-dynamo/aiconfigurator (Apache-2.0), on up to 64 tokens
+(`python -m benchmarks.serving.expert_tables`); the others were fitted on the same tables.
 """
 
 from __future__ import annotations

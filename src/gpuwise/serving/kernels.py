@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.cost.calibration import Calibration
-from gpuwise.cost.clock import busy_share
 from gpuwise.cost.kernels.attention_decode import is_decode
 from gpuwise.cost.kernels.classes import Group, groups
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES, Shapes
 from gpuwise.cost.kernels.times import ClassTimes, class_times, hardware_of
 from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import Parameters
-from gpuwise.cost.rates import family, multiplies, units_for
+from gpuwise.cost.rates import family, multiplies
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.serving.chosen_keys import SMALL_KERNELS, ChosenKeys, choosing_shapes, scoring_shapes, seen_tokens, small_shapes
 from gpuwise.serving.engine_costs import EngineCosts
@@ -116,18 +115,7 @@ class EngineKernels:
             precision=self._precision,
             parameters=self._parameters,
             calibration=calibration or self._calibration,
-            busy=self._busy(kernel_class, dtype, shapes),
-        )
-
-    def _busy(self, kernel_class: str, dtype: str, shapes: Shapes) -> float:
-        """Share of the time of operations of one class in which their arithmetic units work."""
-        chip, kind = self._cluster.chip, kernel_class.split("_")[0]
-        if not dtype or not chip.memory_bandwidth_bytes_per_s:
-            return 1.0
-        units = units_for(chip, dtype=dtype, kind=kind, precision=self._precision, parameters=self._parameters)
-        return busy_share(
-            float(shapes.flops.sum()) / units.peak_flops_per_s,
-            float(shapes.moved_bytes.sum()) / chip.memory_bandwidth_bytes_per_s,
+            busy=None,
         )
 
     def _reads_once(self, tokens: int) -> bool:

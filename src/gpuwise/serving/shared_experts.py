@@ -13,8 +13,8 @@ SHARED = "shared"  # beginning of the modules' names in Transformers: shared_exp
 def shared_and_routed(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     """Operations of shared experts, and those of other modules beside them: the router and the experts that it chooses from.
 
-    Neither needs what the other computes. Both are empty for models without experts. Operations are told by their modules'
-    names, for a trace has no edges.
+    Neither needs what the other computes. Both are empty for models without experts. The names of their modules tell
+    them apart, for a trace has no edges.
     """
     modules, rows = trace.modules, trace.sequence.operation
     none = np.zeros(0, dtype=np.int64)

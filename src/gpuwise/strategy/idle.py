@@ -72,7 +72,7 @@ def check_layout_works(settings: Mapping[str, object], has_images: Callable[[], 
 
     Arguments:
         settings: the user's settings by name.
-        has_images: whether the job has any, asked only where the answer matters.
+        has_images: whether the job has any; called only where channels_last is named.
 
     Raises InputError.
     """

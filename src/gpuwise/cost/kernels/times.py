@@ -9,7 +9,7 @@ import numpy as np
 from gpuwise.cost.calibration import AppliedEntry, Calibration, CalibrationEntry, Term
 from gpuwise.cost.calibration import calibration as shipped_calibration
 from gpuwise.cost.calibration.entry import LATENCY
-from gpuwise.cost.clock import half_rate_gain, sustained_clock
+from gpuwise.cost.clock import busy_share, half_rate_gain, sustained_clock
 from gpuwise.cost.kernels import conv, recurrent
 from gpuwise.cost.kernels.classes import groups, terms_of
 from gpuwise.cost.kernels.limits import WINOGRAD, cache_bytes_per_s, most_flops_per_s, winograd
@@ -125,12 +125,12 @@ def class_times(
     precision: str,
     parameters: Parameters,
     calibration: Calibration,
-    busy: float = 1.0,
+    busy: float | None = 1.0,
 ) -> ClassTimes:
     """Prices operations of one class (classes.classes).
 
     dtype: computed in, "" where only bytes matter. busy: share of the time in which tensor cores work, as part of a training by
-    default; the board's power limits their clock (see sustained_clock).
+    default; the board's power limits their clock (see sustained_clock). None: as these operations alone keep them busy.
     """
     if kernel_class.startswith("rnn") and family(chip) == "gpu" and recurrent.has_dims(shapes):
         return _recurrent_times(
@@ -147,7 +147,7 @@ def class_times(
     if dtype:
         units = units_for(chip, dtype=dtype, kind=kernel_class.split("_")[0], precision=precision, parameters=parameters)
         name = f"{kernel_class}.{units.figure}"
-    hardware = hardware_of(chip, parameters, units=units, busy=busy)
+    hardware = hardware_of(chip, parameters, units=units, busy=_busy_with(shapes, chip, units) if busy is None else busy)
     terms = terms_of(kernel_class, shapes, hardware, family(chip))
     applied = calibration.find(kernel_class, units.figure if units else "") or GENERIC
     if kernel_class == "other":  # of no known kind: whatever a file says of it is no model
@@ -180,7 +180,7 @@ def _recurrent_times(
     precision: str,
     parameters: Parameters,
     calibration: Calibration,
-    busy: float,
+    busy: float | None,
 ) -> ClassTimes:
     """Recurrent layers of cuDNN, priced as products (see recurrent)."""
     if "tf32" in precisions_of(chip):  # torch.backends.cudnn.allow_tf32 is on, as it is for convolutions
@@ -204,6 +204,14 @@ def _recurrent_times(
     }
     assert one.units is not None
     return replace(one, name=f"{kernel_class}.{one.units.figure}", **both)
+
+
+def _busy_with(shapes: Shapes, chip: Chip, units: Units | None) -> float:
+    """Share of the time in which operations keep arithmetic units busy, where bytes and arithmetic run at full rates."""
+    if units is None or chip.memory_bandwidth_bytes_per_s is None:
+        return 1.0
+    compute_s = float(shapes.flops.sum()) / units.peak_flops_per_s
+    return busy_share(compute_s, float(shapes.moved_bytes.sum()) / chip.memory_bandwidth_bytes_per_s)
 
 
 def least_s(
