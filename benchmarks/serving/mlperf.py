@@ -48,7 +48,7 @@ PRECISIONS = {"fp32": "fp32", "fp16": "fp16"}  # of the others each device's fas
 
 def published(reference: Path) -> pd.DataFrame:
     """Results per device, one row a job, device, precision, engine and scenario."""
-    rows = pd.read_csv(reference / "mlperf.csv", dtype={"devices": float, "nodes": float})
+    rows = pd.read_csv(reference / "serving" / "mlperf.csv", dtype={"devices": float, "nodes": float})
     rows = rows[rows.family.isin(SIZES) & rows.device.isin(DEVICES) & (rows.inferred == 0)].copy()
     rows["precision"] = rows.precision.str.lower()
     rows["engine"] = rows.software.map(engine)
