@@ -17,6 +17,7 @@ from gpuwise.job.models.llama import Llama, LlamaConfig
 from gpuwise.job.models.mixtral import Mixtral, MixtralConfig
 from gpuwise.job.models.mlp import Mlp, MlpConfig, class_loss, table_batch
 from gpuwise.strategy import Strategy
+from gpuwise.tracing.kernels.instruction_sets import multiplies_bf16
 
 # The shape of Llama 3.2 1B (its config.json), with a head of its own.
 LLAMA_1B = LlamaConfig(width=2048, layers=16, heads=32, kv_heads=8, hidden=8192)
@@ -173,7 +174,7 @@ def time_cases() -> list[StepCase]:
 
 
 def toy_cases() -> list[StepCase]:
-    """Small enough for a CPU's tests."""
+    """Small enough for a CPU's tests. A CPU without bfloat16 instructions has no forecast in amp-bf16."""
     table = MlpConfig(features=64, hidden=(256, 128), classes=10)
     mlp = partial(Job, lambda: Mlp(table), partial(table_batch, features=64, classes=10), class_loss, name="mlp")
     sizes = Gpt2Config(vocabulary=512, width=64, layers=2, heads=2)
@@ -181,5 +182,5 @@ def toy_cases() -> list[StepCase]:
     return [
         _own("mlp", mlp, precision="fp32", micro_batch=64),
         _own("gpt", gpt, precision="fp32", micro_batch=4),
-        _own("gpt", gpt, precision="amp-bf16", micro_batch=4, recompute="full"),
+        _own("gpt", gpt, precision="amp-bf16" if multiplies_bf16() else "fp32", micro_batch=4, recompute="full"),
     ]

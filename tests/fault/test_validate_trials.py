@@ -62,6 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_becomes_of_a_trial_is_its_outcome_and_the_others_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(validating, "oom_kills", lambda: None)  # as where the system does not count
+    monkeypatch.setattr(validating, "disturbances", lambda before, after: [])  # other tests run beside this one
     messages: list[Doing] = []
     names = ["jobs.py:killed", "jobs.py:raising", "jobs.py:huge", "jobs.py:fine"]
     result = gpuwise.validate(names, steps=3, micro_batch=8, on_progress=messages.append)

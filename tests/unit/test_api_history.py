@@ -219,7 +219,7 @@ def test_a_step_that_others_slowed_down_is_no_forecast_of_a_free_machine():
     after = forecast()
     assert (after.step_time_s, after.measured, after.provenance) == (before.step_time_s, None, before.provenance)
     (added,) = set(after.assumptions) - set(before.assumptions)
-    assert "held the machine up" in added
+    assert "while other programs used the machine" in added
     assert "until validate runs on one" in added
 
 
