@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from gpuwise.job.hf import hf_job
 from gpuwise.serving.generation import Generation
+from gpuwise.serving.sharing import Degrees
 from gpuwise.tracing.generation import record_generation
 
 _LLAMA = {
@@ -154,7 +155,9 @@ CONFIGS |= {
 @lru_cache
 def generation_of(family: str, *, tp: int = 1, precision: str = "bf16", target: str = "accelerator") -> Generation:
     """How a model of this family generates on one of `tp` devices that share its layers."""
+    if tp > 1:
+        return generation_of(family, precision=precision, target=target).shared(Degrees(tp=tp, expert_tp=tp))
     with TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(CONFIGS[family]), encoding="utf-8")
         job = hf_job(folder, seq_len=128)
-        return record_generation(job, precision=precision, tp=tp, target=target, longest=job.context_length)
+        return record_generation(job, precision=precision, target=target, longest=job.context_length)

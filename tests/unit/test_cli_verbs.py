@@ -142,6 +142,7 @@ def test_compare_keeps_the_order_and_says_why():
     assert [row["device"] for row in result["rows"]] == ["t4", "h100-80gb-sxm"]
     assert all(row["reason"] for row in result["rows"])
     assert "speed-up" in run("compare", JOB, "--on", "t4,h100-sxm").stdout
+    assert answer("compare", JOB, "--on", "t4", "--on", "h100-sxm", "--micro-batch", "64") == result
 
 
 def test_plan_ranks_and_writes_a_plan_that_reads_back(tmp_path: Path):

@@ -32,17 +32,17 @@ CHIPS = ("rtx-4090", "h100-80gb-sxm", "l40s", "t4", "rtx-3090", "tpu-v5e")  # no
 
 
 @lru_cache
-def recorded(precision: str, tp: int, target: str) -> Generation:
+def recorded(precision: str, target: str) -> Generation:
     """How the small job generates, recorded once for all tests here."""
-    return record_generation(job(), precision=precision, tp=tp, target=target, longest=4096)
+    return record_generation(job(), precision=precision, target=target, longest=4096)
 
 
 @pytest.fixture(autouse=True)
 def one_recording(monkeypatch: pytest.MonkeyPatch):
-    def of(job: Job, *, precision: str, tp: int, target: str, longest: int | None) -> Generation:
+    def of(job: Job, *, precision: str, target: str, longest: int | None) -> Generation:
         if job.name == "small":
-            return recorded(precision, tp, target)
-        return record_generation(job, precision=precision, tp=tp, target=target, longest=longest)
+            return recorded(precision, target)
+        return record_generation(job, precision=precision, target=target, longest=longest)
 
     monkeypatch.setattr(generation, "record_generation", of)
 

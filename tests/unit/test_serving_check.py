@@ -390,6 +390,7 @@ def test_continuous_batching_is_of_models_of_transformers():
         ({"requests": 10**9}, "requests"),
         ({"window": "2s", "patience": "1s"}, "longer than the window"),
         ({"duration": "1ms", "rate": "1/min"}, "no request arrives"),
+        ({"rate": "1/h"}, "the 20 requests of a check take"),
         ({"duration": "10h", "rate": "1k/s"}, "at most"),
         ({"slo": "latency=0.001ms", "spread": 0.0}, "no rate stays"),
         ({"rate": "quickly"}, "rate"),

@@ -13,8 +13,9 @@ import torch
 from gpuwise.api.devices import device_of
 from gpuwise.hardware import load_catalog
 from gpuwise.job.hf import hf_job
+from gpuwise.serving.attention_layers import AttentionLayers
 from gpuwise.serving.chosen_keys import ChosenKeys, Indexer, choosing_shapes, scoring_shapes, seen_tokens
-from gpuwise.serving.generation import AttentionLayers, Generation
+from gpuwise.serving.generation import Generation
 from gpuwise.serving.kernels import attention_shapes
 from gpuwise.serving.sharing import Degrees
 from gpuwise.serving.step_time import EngineStep

@@ -63,8 +63,16 @@ def test_a_device_of_two_names_has_one_row():
 
 def test_devices_that_share_no_head_name_a_number_that_does():
     (row, _) = sorted(serve_plan(writer(), on="rtx-4090:3,rtx-4090", rate="1/s").rows, key=lambda row: row.replicas)
-    assert "Try --on rtx-4090:" in row.reason
-    assert "--mesh" not in row.reason
+    assert row.reason.endswith("heads of queries and keys (4 and 2) among 3 devices. Try --on rtx-4090:2")
+
+
+def test_an_engine_is_not_started_where_it_does_not_run():
+    plan = serve_plan(writer(), on="m2-max", rate="1/s")
+    assert plan.rows[0].replicas
+    assert plan.rows[0].launch == ""
+    assert any("vllm does not run on apple-m2-max" in words and "--engine llama.cpp" in words for words in plan.assumptions)
+    (row,) = serve_plan(writer(), on="m2-max", rate="1/s", engine="llama.cpp").rows
+    assert row.launch.startswith("llama-server")
 
 
 @pytest.mark.parametrize(

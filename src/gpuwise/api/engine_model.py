@@ -13,12 +13,14 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
+from gpuwise.serving.attention_layers import sharing_heads
 from gpuwise.serving.continuous import IterationTime
-from gpuwise.serving.engines import Engine
+from gpuwise.serving.engines import Engine, engines
 from gpuwise.serving.formats import CacheFormat, Format, stored
 from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.launch_modes import across_machines
 from gpuwise.serving.modes import ServingMode
+from gpuwise.serving.platforms import runs_on
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.sharing import Degrees, has_experts
 from gpuwise.serving.step_time import EngineStep
@@ -51,10 +53,11 @@ class EngineModel:
     ) -> None:
         self.job, self.engine, self.format, self.cache = job, engine, format, cache
         self.precision, self.named_precision = precision or engine.precision, precision
-        self._recordings: dict[tuple[str, int, str], Generation] = {}
+        self._recordings: dict[tuple[str, str], Generation] = {}
         self._kept: dict[tuple[str, int, str], Generation] = {}  # with caches in their format
         self._memory_assumed: set[str] = set()
         self._in_fp16: set[str] = set()  # chips without the engine's bf16
+        self._elsewhere: dict[str, Chip] = {}  # that the engine does not run on
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -63,30 +66,43 @@ class EngineModel:
             *((notes.format_of_weights(format=self.format.name, quality=self.format.quality),) if self.format else ()),
             *((notes.format_of_cache(format=self.cache.name, quality=self.cache.quality),) if self.cache else ()),
             *((notes.served_in_fp16(chips=", ".join(sorted(self._in_fp16))),) if self._in_fp16 else ()),
+            *((self._runs_on_others(),) if self._elsewhere else ()),
             *(notes.assumed_host_memory(chip=chip, gib=ASSUMED_BYTES // 2**30) for chip in sorted(self._memory_assumed)),
             *((notes.all_experts_run(),) if self._has_experts() else ()),
         )
 
     def of(self, device: Device) -> Generation:
-        """How the model generates on one device, recorded once for each kind and number of devices that share a layer."""
+        """How the model generates on one device, of those that share a layer; the whole model is recorded once for each kind.
+
+        Raises UnsupportedError where so many devices cannot share its heads.
+        """
         key = device.target, device.count, self._recorded_in(device.chip)
         if key not in self._kept:
-            recorded = self._recording(*key)
-            if device.count > 1 and has_experts(recorded.tokens.operations):  # which stay whole where their model is trained
-                whole = self._recording(device.target, 1, self._recorded_in(device.chip))
-                recorded = whole.shared(Degrees(tp=device.count, expert_tp=device.count))
+            recorded = self._recording(device.target, self._recorded_in(device.chip))
+            if device.count > 1:
+                self._check_heads(recorded, device)
+                recorded = recorded.shared(Degrees(tp=device.count, expert_tp=device.count))
             cache_bytes = self.cache.element_bytes if self.cache else PRECISION_BYTES.get(self.precision, 4)
             self._kept[key] = recorded.cached_in(cache_bytes)
         return self._kept[key]
 
-    def _recording(self, target: str, count: int, precision: str) -> Generation:
-        """One of `count` devices that share each layer, recorded once."""
+    def _check_heads(self, recorded: Generation, device: Device) -> None:
+        most = sharing_heads(recorded.attention, device.count) if self.engine.shares_heads else device.count
+        if most < device.count:
+            heads = " or ".join(sorted({f"{layer.heads} and {layer.key_heads}" for layer in recorded.attention}))
+            raise UnsupportedError(
+                f"{self.engine.name} does not share heads of queries and keys ({heads}) among {device.count} devices",
+                [f"--on {device.chip.id}" if most == 1 else f"--on {device.chip.id}:{most}"],
+            )
+
+    def _recording(self, target: str, precision: str) -> Generation:
+        """The whole model, recorded once."""
         from gpuwise.tracing.generation import record_generation
 
-        key = target, count, precision
+        key = target, precision
         if key not in self._recordings:
             self._recordings[key] = record_generation(
-                self.job, precision=precision, tp=count, target=target, longest=self.job.context_length
+                self.job, precision=precision, target=target, longest=self.job.context_length
             )
         return self._recordings[key]
 
@@ -138,6 +154,15 @@ class EngineModel:
             self._in_fp16.add(device.chip.id)
         if device.cluster.capacity_bytes is None and device.chip.kind != "cpu":
             raise UnsupportedError(f"the memory of {device.chip.id} is unknown")
+        if not runs_on(self.engine.name, device.chip):
+            self._elsewhere[device.chip.id] = device.chip
+
+    def _runs_on_others(self) -> Note:
+        chips = [chip for _, chip in sorted(self._elsewhere.items())]
+        others = [name for name in engines() if all(runs_on(name, chip) for chip in chips)]
+        return notes.engine_runs_on_others(
+            engine=self.engine.name, chips=", ".join(chip.id for chip in chips), others=next(iter(others), "")
+        )
 
     def precision_on(self, chip: Chip) -> str:
         """That of activations on a chip: fp16 where the engine's own is bf16, and the chip does not compute in it."""

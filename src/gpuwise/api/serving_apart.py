@@ -23,6 +23,7 @@ from gpuwise.serving.generation import Generation
 from gpuwise.serving.instance import Instance, LoadShape, latencies
 from gpuwise.serving.launch import launch_line, launched_model, longest_request
 from gpuwise.serving.launch_modes import apart
+from gpuwise.serving.platforms import runs_on
 from gpuwise.serving.requests import Requests, requests
 from gpuwise.serving.rows import MOST_SHARE, ServingRow
 from gpuwise.serving.saturation import Limits
@@ -189,6 +190,8 @@ class ApartPlan:
 
     def _launch(self, kind: Kind) -> str:
         model, policy = self.model, kind.instance.policy
+        if not runs_on(model.engine.name, kind.device.chip):
+            return ""
         return launch_line(
             model.engine.name,
             launched_model(model.job.name, engine=model.engine.name, weights=model.format.name if model.format else ""),

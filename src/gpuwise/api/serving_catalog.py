@@ -21,6 +21,7 @@ from gpuwise.serving.engines import Engine
 from gpuwise.serving.fleets import Fleet
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.platforms import runs_on
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.rows import MOST_SHARE, ServingRow
 from gpuwise.serving.saturation import Limits
@@ -31,32 +32,6 @@ BEGIN_WITH = 2  # counts of a chip that are considered before larger ones
 TIMES = 10.0  # how far above the user's rate the answer is to stay right
 ABOUT_THE_JOB = ("bad-job", "missing-dependency")  # codes of errors that no other device mends
 SHOWN = 6  # rows of the cheapest kinds of instance
-
-# What engines run on, of the kinds that offers sell: the oldest compute capability, and AMD's architectures.
-# vLLM (7.0, MI200 and newer, Radeon RX 7900 and newer): https://docs.vllm.ai/en/v0.14.0/getting_started/installation/gpu/
-# llama.cpp: CUDA, ROCm, Metal or Vulkan; GPUs of the last ten years.
-# SGLang (its default kernels, FlashInfer's, from 7.5 on; MI300 and newer): https://docs.sglang.io/get_started/install.html
-# TensorRT-LLM (Ampere and newer): https://nvidia.github.io/TensorRT-LLM/supported-hardware.html
-_VLLM = ((7, 0), ("CDNA 2.0", "CDNA 3.0", "CDNA 4.0", "RDNA 3.0", "RDNA 4.0"))
-_RUNS_ON: dict[str, tuple[tuple[int, int], tuple[str, ...] | None]] = {  # None: of any architecture
-    "llama.cpp": ((5, 0), None),
-    "llamafile": ((5, 0), None),
-    "vllm": _VLLM,
-    "vllm-2024": _VLLM,
-    "vllm-2023": _VLLM,
-    "tensorrt-llm": ((8, 0), ()),
-    "sglang": ((7, 5), ("CDNA 3.0", "CDNA 4.0")),
-}
-
-
-def runs_on(engine: str, chip: Chip) -> bool:
-    """Whether an engine runs on a chip, as its documentation says. Of other kinds than GPUs no engine has figures."""
-    capability, architectures = _RUNS_ON.get(engine, _VLLM)
-    if not chip.kind.startswith("gpu"):
-        return False
-    if chip.compute_capability is not None:
-        return chip.compute_capability >= capability
-    return architectures is None or chip.architecture in architectures
 
 
 @dataclass
@@ -94,7 +69,7 @@ class CatalogInstances:
 
     def contenders(self) -> list[Contender]:
         """Those that may serve, smallest counts of each chip first."""
-        self._left_out = {"engine": [], "precision": [], "memory": [], "slow": []}
+        self._left_out = {"engine": [], "precision": [], "memory": [], "heads": [], "slow": []}
         drawn = self.load.at(1.0)
         means = LoadMeans.of(drawn)
         return [each for chip in self._sold() for each in self._of_chip(chip, means, drawn)]
@@ -108,6 +83,7 @@ class CatalogInstances:
             "engine": lambda names: notes.engine_runs_elsewhere(engine=self.engine.name, chips=names),
             "precision": lambda names: notes.no_such_precision(chips=names),
             "memory": lambda names: notes.too_little_memory(instances=names),
+            "heads": lambda names: notes.heads_not_shared(instances=names),
             "slow": lambda names: notes.too_slow_for_a_token(instances=names),
         }
         return (
@@ -119,7 +95,7 @@ class CatalogInstances:
         sold = {offer.chip_id for offer in self.catalog.offers if offer.terms == self.terms}
         chips = []
         for chip in (self.catalog.chips[id_] for id_ in sorted(sold & self.catalog.chips.keys())):
-            if not runs_on(self.engine.name, chip):
+            if chip.kind == "cpu" or not runs_on(self.engine.name, chip):
                 self._left_out["engine"].append(chip.id)
             elif (precision := self.precision_on(chip)) not in precisions_of(chip):
                 self._left_out["precision"].append(f"{chip.id} ({precision})")
@@ -138,9 +114,10 @@ class CatalogInstances:
                 continue
             name = alone.cluster.name if count == 1 else f"{alone.cluster.name}:{count}"
             try:
+                self.recorded(device_of(name, self.catalog))
                 instance = self.instance(alone, shared_by(self.recorded(alone), count))
-            except InputError:
-                self._left_out["memory"].append(name)
+            except (InputError, UnsupportedError) as error:
+                self._left_out["memory" if isinstance(error, InputError) else "heads"].append(name)
                 continue
             iterations = iterations or instance  # their tables serve every count
             if count == 1:

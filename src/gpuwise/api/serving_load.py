@@ -30,6 +30,7 @@ from gpuwise.serving.saturation import Limits
 from gpuwise.serving.windowed import WindowPolicy
 from gpuwise.serving_settings import CheckSettings
 from gpuwise.step_settings import named_settings
+from gpuwise.units import format_duration
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 SHARE = 0.6  # of the highest rate within the limits, where no rate is named
 INPUT_TOKENS, OUTPUT_TOKENS = 64, 32
 LOAD_S, FEWEST, MOST = 20.0, 20, 2000  # requests sent where no number is named: those of so many seconds, within bounds
+LONGEST_S = 3600.0  # over which those may come
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,13 @@ def _load(shape: LoadShape, rate_per_s: float, requested: CheckSettings, *, with
         return shape.at(1.0, count=whole(requested, "requests", 5 * FEWEST)).all_at_once()
     if within_s is None:
         usual = min(max(round(LOAD_S * rate_per_s), FEWEST), MOST)
-        return shape.at(rate_per_s, count=whole(requested, "requests", usual))
+        load = shape.at(rate_per_s, count=whole(requested, "requests", usual))
+        if "requests" not in requested and load.arrival_s[-1] > LONGEST_S:
+            raise InputError(
+                f"at that rate, the {len(load)} requests of a check take {format_duration(float(load.arrival_s[-1]))} to come.",
+                ["a higher --rate", "fewer --requests, or a --duration"],
+            )
+        return load
     mean = rate_per_s * within_s
     count = whole(requested, "requests", ceil(mean + 6 * sqrt(mean) + 10))  # a Poisson number hardly ever exceeds that
     if count > MOST_REQUESTS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from gpuwise.api.drafting import DraftedModel, DraftSettings
@@ -12,7 +11,6 @@ from gpuwise.api.host_layers import HostedModel, HostLayers
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.hardware.catalog import Catalog
-from gpuwise.hardware.names import split_device
 from gpuwise.serving.engines import Engine
 from gpuwise.serving.rows import ServingRow
 from gpuwise.serving_settings import ArrivalSettings, ServingSettings
@@ -69,13 +67,8 @@ def without_answer(name: str, error: GpuwiseError) -> ServingRow:
     """The row of a device that cannot serve, with the reason and the first way out. Raises what no other device mends."""
     if error.code in ABOUT_THE_JOB:
         raise error
-    way = "".join(f". Try {_with_fewer(name, each)}" for each in error.ways_out[:1])
+    way = "".join(f". Try {each}" for each in error.ways_out[:1])
     return ServingRow(name, reason=error.what.rstrip(".") + way)
-
-
-def _with_fewer(device: str, way: str) -> str:
-    """A way out as a flag of serve_plan, whose devices share layers by their number and not by a mesh."""
-    return re.sub(r"--mesh tp=(\d+)", lambda degree: f"--on {split_device(device)[0]}:{degree[1]}", way)
 
 
 def _check(requested: ServingSettings, *, named_devices: bool) -> None:

@@ -27,6 +27,7 @@ from gpuwise.serving.engines import Engine, engine_of
 from gpuwise.serving.forecast import PlanTiming, ServingForecast
 from gpuwise.serving.instance import Instance
 from gpuwise.serving.launch import launch_line, launched_model, longest_request, model_of
+from gpuwise.serving.platforms import runs_on
 from gpuwise.serving.profile import PassProfile, corrected_iterations
 from gpuwise.serving.rows import ServingRow, cheapest_first, row_of
 from gpuwise.serving.saturation import Limits
@@ -188,8 +189,9 @@ def _row(
             cache=model.cache.name if model.cache else "",
             on_cpu=device.chip.kind == "cpu",
         )
+        launch = model.launched(launch, device) if runs_on(model.engine.name, device.chip) else ""
         mode = model.mode(device)
-        row = replace(row, launch=model.launched(launch, device), offer=price_source(offer), mode=mode)
+        row = replace(row, launch=launch, offer=price_source(offer), mode=mode)
         energy = None if mode else energy_of(device, model, generation)
         return terms.with_running(row, device, offer, instance=instance, energy=energy)
     except GpuwiseError as error:

@@ -61,7 +61,20 @@ def optional_job_argument(function: Function) -> Function:
 
 
 def on_option(help: str, *, required: bool = True, metavar: str = "DEVICE") -> Decorator:
-    return click.option("--on", required=required, metavar=metavar, help=help, shell_complete=complete_devices)
+    """--on, whose devices may also follow several flags: --on a --on b is --on a,b."""
+    return click.option(
+        "--on",
+        required=required,
+        multiple=True,
+        metavar=metavar,
+        help=help,
+        shell_complete=complete_devices,
+        callback=_joined,
+    )
+
+
+def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
+    return ",".join(values) or None
 
 
 def json_option(function: Function) -> Function:

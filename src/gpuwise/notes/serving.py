@@ -103,6 +103,13 @@ def engine_runs_elsewhere(*, engine: str, chips: str) -> str:
     return f"left out, since {engine} does not run there or has no figures: {chips}"
 
 
+@kind_of_note(flag="--engine")
+def engine_runs_on_others(*, engine: str, chips: str, others: str) -> str:
+    """Chips of the user that the engine does not run on, or has no figures for. others: engines that run on all of them."""
+    change = f"; --engine {others} runs there" if others else ""
+    return f"{engine} does not run on {chips}, or has no figures there: its costs on NVIDIA GPUs are assumed{change}"
+
+
 @kind_of_note(flag="--precision")
 def served_in_fp16(*, chips: str) -> str:
     """Chips that do not compute in the engine's bf16."""
@@ -119,6 +126,12 @@ def no_such_precision(*, chips: str) -> str:
 def too_little_memory(*, instances: str) -> str:
     """Kinds of instance whose memory does not hold the model and one request."""
     return f"left out, since weights and one request do not fit: {instances}"
+
+
+@kind_of_note()
+def heads_not_shared(*, instances: str) -> str:
+    """Kinds of instance whose devices cannot share the heads of attention evenly."""
+    return f"left out, since so many devices cannot share the heads of attention evenly: {instances}"
 
 
 @kind_of_note(flag="--slo")

@@ -18,8 +18,9 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.power import ENERGY_SPREAD, share_of_tdp
 from gpuwise.cost.rates import QUANTIZED, multiplies
 from gpuwise.hardware.types import Chip
+from gpuwise.serving.attention_layers import AttentionLayers
 from gpuwise.serving.formats import StoredWeights
-from gpuwise.serving.generation import AttentionLayers, Generation
+from gpuwise.serving.generation import Generation
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.served import Served
 

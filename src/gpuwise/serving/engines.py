@@ -38,6 +38,7 @@ class Engine:
         precision: of activations and cache, by default.
         format: of weights, by default; "" for that of the activations.
         on_cpus: whether it has figures for CPUs.
+        shares_heads: whether several devices share the heads of each layer; llama.cpp shares layers, or rows of weights.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Engine:
     precision: str = "bf16"
     format: str = ""
     on_cpus: bool = False
+    shares_heads: bool = True
 
     @property
     def batched_tokens(self) -> int:
@@ -210,6 +212,7 @@ def engines() -> dict[str, Engine]:
             precision=row.get("precision", "bf16"),
             format=row.get("format", ""),
             on_cpus=row.get("on_cpus", False),
+            shares_heads=row.get("shares_heads", True),
             spread=_pair(row["spread"]),
             first_token_spread=_pair(row.get("first_token_spread", (1.0, 1.0))),
         )

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
-from gpuwise.serving.chosen_keys import ChosenKeys
+from gpuwise.serving.attention_layers import AttentionLayers
 from gpuwise.serving.joining import join, joined, reads_same_rows
 from gpuwise.serving.sharing import ALONE, GROUPED, Degrees, Exchange, exchanges, has_experts, share_of
 from gpuwise.serving.weights import EMBEDDING, HEAD, OTHER, PRODUCT, Weights
@@ -28,31 +28,6 @@ _ROUTING = tuple(KINDS.index(kind) for kind in ("embedding", "scatter", "sort"))
 ROUTING_KERNELS = 2  # the choice of experts, and the order of their rows (vLLM: topk_softmax, moe_align_block_size)
 _FUSED = "fused"
 _READ, _WRITTEN = COLUMNS.index("bytes_read"), COLUMNS.index("bytes_written")
-
-
-@dataclass(frozen=True)
-class AttentionLayers:
-    """Attention of equal layers.
-
-    Attributes:
-        layers: how many there are.
-        heads: query heads.
-        head_size: elements of a head's query.
-        query_bytes: bytes of the queries of one token, and of its results.
-        key_bytes: bytes of keys and values that attention reads a token in the cache; those of an indexer are apart.
-        window: most tokens that a query sees, itself included; None for all.
-        dtype: type that it computes in.
-        chosen: keys that an indexer chooses for each query; None (default) where queries see all, or a window.
-    """
-
-    layers: int
-    heads: int
-    head_size: int
-    query_bytes: int
-    key_bytes: int
-    window: int | None
-    dtype: str
-    chosen: ChosenKeys | None = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +126,7 @@ class Generation:
 
     def shared(self, degrees: Degrees) -> Generation:
         """One of the devices that share a model which was recorded whole."""
-        layers = tuple(_heads_of(layer, degrees.tp) for layer in self.attention)
+        layers = tuple(layer.shared(degrees.tp) for layer in self.attention)
         whole = max(sum(layer.layers * layer.key_bytes for layer in self.attention), 1)
         share = sum(layer.layers * layer.key_bytes for layer in layers) / whole
         of_expert = degrees.expert_tp * degrees.expert_parallel
@@ -185,17 +160,6 @@ class Generation:
         growing = self.cache_bytes_per_token - sum(layer.layers * layer.key_bytes for layer in windowed)
         kept = sum(layer.layers * layer.key_bytes * min(tokens, (layer.window or 1) - 1) for layer in windowed)
         return self.cache_bytes_per_sequence + growing * tokens + kept
-
-
-def _heads_of(layer: AttentionLayers, devices: int) -> AttentionLayers:
-    """A device's heads. Key heads are shared as far as there are enough; a latent key, which all heads read, is not."""
-    key_heads = max(1, layer.key_bytes // round(2 * layer.head_size * ELEMENT_BYTES.get(layer.dtype, 2.0)))
-    return replace(
-        layer,
-        heads=max(1, layer.heads // devices),
-        query_bytes=layer.query_bytes // devices,
-        key_bytes=layer.key_bytes // min(devices, key_heads),
-    )
 
 
 def fused(trace: Trace) -> Trace:

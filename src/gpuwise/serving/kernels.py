@@ -16,11 +16,11 @@ from gpuwise.cost.network.collectives import collective_time
 from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family, multiplies
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.serving.attention_layers import AttentionLayers
 from gpuwise.serving.chosen_keys import SMALL_KERNELS, ChosenKeys, choosing_shapes, scoring_shapes, seen_tokens, small_shapes
 from gpuwise.serving.engine_costs import EngineCosts
 from gpuwise.serving.expert_kernels import grouped_call_s, grouped_share
 from gpuwise.serving.formats import StoredWeights
-from gpuwise.serving.generation import AttentionLayers
 from gpuwise.serving.low_latency import low_latency_s
 from gpuwise.serving.shared_experts import shared_and_routed
 from gpuwise.serving.sharing import GROUPED, Exchange

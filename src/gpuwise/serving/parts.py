@@ -10,8 +10,8 @@ import numpy as np
 
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
 from gpuwise.errors import JobError
+from gpuwise.serving.attention_layers import AttentionLayers
 from gpuwise.serving.chosen_keys import chosen_keys
-from gpuwise.serving.generation import AttentionLayers
 from gpuwise.serving.weights import HEAD, Weights
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.tables import COLUMNS, KINDS, OperationSequence, Storages
