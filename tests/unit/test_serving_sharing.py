@@ -80,10 +80,13 @@ def test_a_shared_model_runs_the_products_of_the_one_recorded_on_a_mesh(recorded
         ours, theirs = shared.fused_tokens(tokens), on_mesh.fused_tokens(tokens)
         assert products(ours) == products(theirs)
         reduced = theirs.operations.is_collective
-        assert sum(each.calls for each in shared.exchanges(tokens)) == 2 * SIZES["num_hidden_layers"]
+        assert sum(each.calls for each in shared.exchanges(tokens)) == reduced[theirs.sequence.operation].sum()
         assert {each.payload_bytes for each in shared.exchanges(tokens)} <= set(
             theirs.operations.payload_bytes[reduced].tolist()
         )
+    (gathered,) = shared.head_exchanges(5)  # a mesh leaves the logits in parts
+    assert gathered.payload_bytes == 2 * 5 * SIZES["vocab_size"]
+    assert whole.exchanges(5) == whole.head_exchanges(5) == ()
     assert shared.cache_bytes_per_token == on_mesh.cache_bytes_per_token
     assert [(each.heads, each.key_bytes) for each in shared.attention] == [
         (each.heads, each.key_bytes) for each in on_mesh.attention

@@ -16,7 +16,7 @@ import numpy as np
 from gpuwise.cost.kernels.shapes import ELEMENT_BYTES
 from gpuwise.serving.attention_layers import AttentionLayers
 from gpuwise.serving.joining import join, joined, reads_same_rows
-from gpuwise.serving.sharing import ALONE, GROUPED, Degrees, Exchange, exchanges, has_experts, share_of
+from gpuwise.serving.sharing import ALONE, GROUPED, Degrees, Exchange, exchanges, gathered_logits, has_experts, share_of
 from gpuwise.serving.weights import EMBEDDING, HEAD, OTHER, PRODUCT, Weights
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.tables import COLUMNS, KINDS, Operations, OperationSequence
@@ -87,6 +87,10 @@ class Generation:
         layers = sum(GROUPED in names[row] for row in rows) // 2
         return exchanges(self.degrees, tokens=tokens, width=self.width, blocks=self.blocks, of_experts=layers)
 
+    def head_exchanges(self, sequences: int) -> tuple[Exchange, ...]:
+        """Collectives of the head of so many sequences, likewise."""
+        return gathered_logits(self.degrees, sequences=sequences, vocabulary=self.vocabulary)
+
     @cached_property
     def width(self) -> int:
         """Elements of a token between the blocks: columns of the embedding."""
@@ -120,7 +124,7 @@ class Generation:
 
     @property
     def vocabulary(self) -> int:
-        """Columns of the head's product on this device; 0 where the model has none."""
+        """Columns of the head's product as recorded; 0 where the model has none."""
         trace = self.head.at(micro_batch=1, new_tokens=1)
         return int(trace.operations.column("n")[trace.sequence.operation].max(initial=0))
 

@@ -20,6 +20,7 @@ from gpuwise.trace.trace import Trace
 GROUPED = "_grouped_mm"  # the operator whose rows meet the weights of their own expert
 _AT = {name: COLUMNS.index(name) for name in COLUMNS}
 _GEMM, _FLOWS = KINDS.index("gemm"), tuple(KINDS.index(kind) for kind in ("elementwise", "norm", "reduction", "copy"))
+EXCHANGED_BYTES = 2  # engines exchange 16 bits
 ROTARY = 64  # columns of a latent key that every head shares beside those that are widened
 
 
@@ -142,22 +143,29 @@ def _split(values: np.ndarray, along: str, parts: int, element_bytes: float) -> 
 
 
 def exchanges(degrees: Degrees, *, tokens: int, width: int, blocks: int, of_experts: int) -> tuple[Exchange, ...]:
-    """Collectives of a pass over `tokens` tokens on each replica of attention: a sum after attention and one after the
-    products of each block; where attention is replicated, tokens are gathered before experts and their results summed apart.
+    """Collectives of a pass over `tokens` tokens on each replica of attention: a sum after the embedding (its rows are shared),
+    after attention and after the products of each block; where attention is replicated, tokens are gathered before experts and
+    their results summed apart.
 
     Arguments:
         width: elements of a token between the blocks.
         blocks: of the model.
         of_experts: those with experts.
     """
-    element_bytes = 2  # engines exchange 16 bits
-    size = tokens * width * element_bytes
+    size = tokens * width * EXCHANGED_BYTES
     every = RankGroup("ep", degrees.devices, 1)
     if degrees.attention_dp > 1:
-        inside = (Exchange("all_reduce", size, RankGroup("tp", degrees.tp, 1), 2 * blocks - of_experts),)
+        inside = (Exchange("all_reduce", size, RankGroup("tp", degrees.tp, 1), 1 + 2 * blocks - of_experts),)
         gathered = size * degrees.attention_dp
         apart = (Exchange("all_gather", gathered, every, of_experts), Exchange("reduce_scatter", gathered, every, of_experts))
         return (*(inside if degrees.tp > 1 else ()), *(apart if of_experts else ()))
     if degrees.devices == 1:
         return ()
-    return (Exchange("all_reduce", size, every, 2 * blocks),)
+    return (Exchange("all_reduce", size, every, 1 + 2 * blocks),)
+
+
+def gathered_logits(degrees: Degrees, *, sequences: int, vocabulary: int) -> tuple[Exchange, ...]:
+    """The logits of so many sequences, of which each device has a part of the vocabulary: each gets all of them."""
+    if degrees.tp == 1 or not vocabulary:
+        return ()
+    return (Exchange("all_gather", sequences * vocabulary * EXCHANGED_BYTES, RankGroup("tp", degrees.tp, 1), 1),)

@@ -131,7 +131,7 @@ class EngineStep:
         if self.costs.kernel_s:
             return sum(self.generation.kernels) + layers
         fused = len(self.generation.fused_tokens(1).sequence) + len(self.generation.fused_head(1).sequence)
-        exchanges = sum(each.calls for each in self.generation.exchanges(1))
+        exchanges = sum(each.calls for each in (*self.generation.exchanges(1), *self.generation.head_exchanges(1)))
         return fused + layers + exchanges
 
     def _tokens_s(self, tokens: int) -> float:
@@ -141,7 +141,8 @@ class EngineStep:
 
     def _head_s(self, sequences: int) -> float:
         fused, operations = self.generation.fused_head(sequences), self.generation.kernels[1]
-        return self._kernels.pass_s(fused, self._weights.head_bytes, sequences, operations=operations, is_head=True)
+        seconds = self._kernels.pass_s(fused, self._weights.head_bytes, sequences, operations=operations, is_head=True)
+        return seconds + self._kernels.exchanges_s(self.generation.head_exchanges(sequences))
 
     def _states_s(self, sequences: int) -> float:
         """States that do not grow, of linear attention and recurrent layers: read and written once a pass."""
