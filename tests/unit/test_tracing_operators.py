@@ -143,6 +143,28 @@ def test_packed_sequences_are_all_as_long_as_the_longest(make: Callable[..., nn.
     assert _flops(first) == _flops(second)
 
 
+@pytest.mark.parametrize(("make", "both_ways", "layers"), [(nn.LSTM, False, 1), (nn.GRU, True, 2), (nn.RNN, False, 1)])
+def test_packed_sequences_take_on_a_cpu_what_a_real_step_takes(make: Callable[..., nn.Module], both_ways: bool, layers: int):
+    width = 48
+
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(WIDTH, width)
+            self.layer = make(width, width, num_layers=layers, bidirectional=both_ways, batch_first=True)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            rows = pack_padded_sequence(self.first(x), lengths, batch_first=True, enforce_sorted=False)
+            return pad_packed_sequence(self.layer(rows)[0], batch_first=True)[0].square().mean()
+
+    def batch(n: int) -> dict[str, Tensor]:
+        return {"x": torch.randn(n, 20, WIDTH), "lengths": torch.tensor([20] * (n - 1) + [19])}
+
+    job = Job(Packed, batch, lambda model, batch: model(batch["x"], batch["lengths"]), optimizer="adam")
+    row = compare(Case("packed", job, Strategy(micro_batch=8)))
+    assert abs(row.error) < 0.001, row  # the lengths themselves are left out
+
+
 def _flops(trace: Trace) -> int:
     return int((trace.counts() * trace.operations.column("flops")).sum())
 

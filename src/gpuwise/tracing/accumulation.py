@@ -1,6 +1,7 @@
-"""Where autograd adds one gradient of a parameter to another in place.
+"""Where autograd adds one gradient to another in place.
 
-A parameter that is used twice (tied embeddings) has two gradients. Autograd adds the second to the memory of the first where
+A parameter that is used twice (tied embeddings) has two gradients, and a tensor of which parts are used has one of each part,
+as large as the tensor. Autograd adds the second to the memory of the first where
 nothing else refers to it (can_accumulate_inplace in torch/csrc/autograd/input_buffer.cpp), but makes a third tensor whenever a
 dispatch mode is active, as in a recording.
 """
@@ -17,10 +18,11 @@ from torch.autograd.graph import Node
 ADDS = torch.ops.aten.add.Tensor
 # References to a tensor, and to its storage, that a dispatch mode sees where autograd has the only one.
 _TENSOR_COUNT, _STORAGE_COUNT = 4, 2
+_OF_PARTS = ("SliceBackward0", "SelectBackward0")  # whose own formulas add nothing
 
 
 def as_accumulated(func: OpOverload, args: Sequence[object]) -> OpOverload:
-    """The operator that runs without a dispatch mode: `add_` where a parameter's gradients are added in place."""
+    """The operator that runs without a dispatch mode: `add_` where gradients of a parameter or of parts are added in place."""
     node = torch._C._current_autograd_node()
     if node is None or torch.is_grad_enabled() or len(args) != 2:
         return func
@@ -29,7 +31,7 @@ def as_accumulated(func: OpOverload, args: Sequence[object]) -> OpOverload:
         isinstance(gradient, Tensor)
         and isinstance(other, Tensor)
         and gradient.shape == other.shape
-        and _goes_to_a_parameter(node, gradient)
+        and (node.name() in _OF_PARTS or _goes_to_a_parameter(node, gradient))
         and _is_dense(gradient)
         and gradient._use_count() <= _TENSOR_COUNT  # type: ignore[attr-defined]
         and torch._C._storage_Use_Count(gradient.untyped_storage()._cdata) <= _STORAGE_COUNT

@@ -34,7 +34,7 @@ def environment(target: str) -> Iterator[None]:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(autocast.of_cuda() if target != "cpu" else nullcontext())
         stack.enter_context(detecting())
-        stack.enter_context(packing() if target != "cpu" else nullcontext())
+        stack.enter_context(packing())
         stack.enter_context(libraries.answering_as_on_a_gpu(DEVICES[target]))
         yield
 
