@@ -155,7 +155,7 @@ class DraftedModel(EngineModel):
         policy = engine.policy(
             both,
             capacity_bytes=self._capacity_bytes(device),
-            outside_bytes=outside_bytes(device.cluster, parameters()) + logits,
+            outside_bytes=self.in_turn(device) * outside_bytes(device.cluster, parameters()) + logits,
             longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
             weight_bytes=weights.bytes + draft_bytes,
             chip=device.chip.id,
@@ -182,7 +182,7 @@ class DraftedModel(EngineModel):
     def _draft_of(self, device: Device, generation: Generation) -> tuple[Generation | None, StoredWeights | None]:
         """How the draft runs, and its weights; None for a look-up."""
         if self._settings.own:
-            own = own_draft(generation, self._settings.own, devices=device.count)
+            own = own_draft(generation, self._settings.own, devices=generation.degrees.devices)
             weights = own.stored(self._own_format)
             if self._settings.own == "mtp":  # whose head is the model's
                 weights = replace(weights, head_bytes=stored(generation, self.format).head_bytes)

@@ -13,6 +13,7 @@ from gpuwise.errors import UnsupportedError
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
+from gpuwise.notes import serving_modes as mode_notes
 from gpuwise.serving.attention_layers import sharing_heads
 from gpuwise.serving.continuous import IterationTime
 from gpuwise.serving.engines import Engine, engines
@@ -57,6 +58,7 @@ class EngineModel:
         self._kept: dict[tuple[str, int, str], Generation] = {}  # with caches in their format
         self._memory_assumed: set[str] = set()
         self._in_fp16: set[str] = set()  # chips without the engine's bf16
+        self._layers_each = False  # whether devices have layers of their own
         self._elsewhere: dict[str, Chip] = {}  # that the engine does not run on
 
     @property
@@ -67,19 +69,20 @@ class EngineModel:
             *((notes.format_of_cache(format=self.cache.name, quality=self.cache.quality),) if self.cache else ()),
             *((notes.served_in_fp16(chips=", ".join(sorted(self._in_fp16))),) if self._in_fp16 else ()),
             *((self._runs_on_others(),) if self._elsewhere else ()),
+            *((mode_notes.layers_in_turn(engine=self.engine.name),) if self._layers_each else ()),
             *(notes.assumed_host_memory(chip=chip, gib=ASSUMED_BYTES // 2**30) for chip in sorted(self._memory_assumed)),
             *((notes.all_experts_run(),) if self._has_experts() else ()),
         )
 
     def of(self, device: Device) -> Generation:
-        """How the model generates on one device, of those that share a layer; the whole model is recorded once for each kind.
+        """How the model generates on one device, of those that share each layer; whole where devices have layers each.
 
         Raises UnsupportedError where so many devices cannot share its heads.
         """
         key = device.target, device.count, self._recorded_in(device.chip)
         if key not in self._kept:
             recorded = self._recording(device.target, self._recorded_in(device.chip))
-            if device.count > 1:
+            if device.count > 1 and self.engine.shares_heads:
                 self._check_heads(recorded, device)
                 recorded = recorded.shared(Degrees(tp=device.count, expert_tp=device.count))
             cache_bytes = self.cache.element_bytes if self.cache else PRECISION_BYTES.get(self.precision, 4)
@@ -87,7 +90,7 @@ class EngineModel:
         return self._kept[key]
 
     def _check_heads(self, recorded: Generation, device: Device) -> None:
-        most = sharing_heads(recorded.attention, device.count) if self.engine.shares_heads else device.count
+        most = sharing_heads(recorded.attention, device.count)
         if most < device.count:
             heads = " or ".join(sorted({f"{layer.heads} and {layer.key_heads}" for layer in recorded.attention}))
             raise UnsupportedError(
@@ -113,7 +116,11 @@ class EngineModel:
         """Bytes of the weights on one device."""
         if device.machines > 1:
             return self._across(device, generation).weight_bytes
-        return stored(generation, self.format).bytes
+        return -(-stored(generation, self.format).bytes // self.in_turn(device))
+
+    def in_turn(self, device: Device) -> int:
+        """How many devices work one after the other, each on layers of its own; 1 where all share each layer."""
+        return 1 if self.engine.shares_heads else device.count
 
     def instance(self, device: Device, generation: Generation, load: LoadShape) -> Instance:
         """An instance of the model on a device; raises InputError where it does not fit."""
@@ -123,7 +130,7 @@ class EngineModel:
         policy = self.engine.policy(
             generation,
             capacity_bytes=self._capacity_bytes(device),
-            outside_bytes=outside_bytes(device.cluster, parameters()),
+            outside_bytes=self.in_turn(device) * outside_bytes(device.cluster, parameters()),
             longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
             weight_bytes=weights.bytes,
             chip=device.chip.id,
@@ -154,6 +161,7 @@ class EngineModel:
             self._in_fp16.add(device.chip.id)
         if device.cluster.capacity_bytes is None and device.chip.kind != "cpu":
             raise UnsupportedError(f"the memory of {device.chip.id} is unknown")
+        self._layers_each |= self.in_turn(device) > 1
         if not runs_on(self.engine.name, device.chip):
             self._elsewhere[device.chip.id] = device.chip
 
@@ -177,10 +185,11 @@ class EngineModel:
         return "fp32" if chip.kind == "cpu" and precision not in precisions_of(chip) else precision
 
     def _capacity_bytes(self, device: Device) -> int:
+        """Memory for what one device runs: that of all devices where each has layers of its own."""
         capacity = device.cluster.capacity_bytes
         if capacity is None:
             self._memory_assumed.add(device.chip.id)
-        return ASSUMED_BYTES if capacity is None else capacity
+        return ASSUMED_BYTES if capacity is None else self.in_turn(device) * capacity
 
     def _has_experts(self) -> bool:
         """Whether a recorded model runs its experts one by one, by the names of its modules."""

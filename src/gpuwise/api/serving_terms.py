@@ -157,13 +157,13 @@ class FleetTerms:
 
 def energy_of(device: Device, model: EngineModel, generation: Generation) -> EnergyOf:
     """The energy of an instance of a model on a device, from the outcome of a load that comes at a rate."""
-    weights = stored(generation, model.format)
+    weights, in_turn = stored(generation, model.format), model.in_turn(device)
 
     def of(served: Served, rate_per_s: float) -> EnergyUse | None:
         return energy_use(
             device.chip,
             served,
-            work_of(served, generation, weights),
+            work_of(served, generation, weights).part(in_turn),
             precision=computed_in(device.chip, weights, model.precision_on(device.chip)),
             devices=device.devices,
             rate_per_s=rate_per_s,

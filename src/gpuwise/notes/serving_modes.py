@@ -11,6 +11,15 @@ def assumed_host(*, host: str, gib: int) -> str:
     return f"assumed a host with {host} and {gib:,} GiB; --host and --host-memory change it"
 
 
+@kind_of_note(flag="--engine")
+def layers_in_turn(*, engine: str) -> str:
+    """Devices of an instance have layers of their own, and work one after the other."""
+    return (
+        f"{engine} gives each device layers of its own, which work in turn: several hold a larger model, and a token takes as "
+        "long as on one"
+    )
+
+
 @kind_of_note(flag="--gpu-layers")
 def layers_on_host(*, tokens: int, slowdown: float) -> str:
     """How layers on the host run. tokens: from which their weights are copied to the card. slowdown: of the processor."""

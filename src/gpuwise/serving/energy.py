@@ -57,6 +57,10 @@ class LoadWork:
     flops: float
     bytes_read: float
 
+    def part(self, devices: int) -> LoadWork:
+        """That of each of several devices that work in turn."""
+        return LoadWork(self.flops / devices, self.bytes_read / devices)
+
 
 def work_of(served: Served, generation: Generation, weights: StoredWeights) -> LoadWork:
     """The work of a load. generation: of one of the devices that share the layers; weights: as they are kept there."""

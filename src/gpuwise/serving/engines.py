@@ -38,7 +38,7 @@ class Engine:
         precision: of activations and cache, by default.
         format: of weights, by default; "" for that of the activations.
         on_cpus: whether it has figures for CPUs.
-        shares_heads: whether several devices share the heads of each layer; llama.cpp shares layers, or rows of weights.
+        shares_heads: whether several devices share each layer; llama.cpp gives each layers of its own (--split-mode layer).
     """
 
     name: str
