@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.test_api_serving import job
 
-from gpuwise.api import serving, serving_catalog
+from gpuwise.api import engine_model, serving, serving_catalog
 from gpuwise.api.devices import device_of
 from gpuwise.api.engine_model import EngineModel
 from gpuwise.api.serving import serve_plan
@@ -73,6 +73,15 @@ def test_the_whole_catalog_answers_as_every_device_by_name(few_chips):
     words = " ".join(whole.assumptions)
     assert "tpu-v5e" in words  # of which no engine has figures
     assert "do not compute in" not in words  # a T4 serves in fp16
+
+
+def test_devices_that_cannot_share_heads_are_left_out(few_chips, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_model, "sharing_heads", lambda layers, devices: min(devices, 2))
+    result = serve_plan(job(), rate="10/s")
+    (words,) = (words for words in result.assumptions if "cannot share the heads" in words)
+    assert "h100-80gb-sxm:4, h100-80gb-sxm:8" in words
+    assert ":2" not in words
+    assert result.rows[0].replicas
 
 
 def test_devices_without_bf16_serve_in_fp16_unless_bf16_is_named(few_chips):

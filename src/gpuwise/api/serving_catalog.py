@@ -106,6 +106,7 @@ class CatalogInstances:
     def _of_chip(self, chip: Chip, means: LoadMeans, drawn: Requests) -> list[Contender]:
         """The first counts that may serve; each of the others takes the place of one that does not."""
         alone = device_of(chip.id, self.catalog)
+        generation = self.recorded(alone)
         chained: list[Contender] = []
         iterations: Instance | None = None
         for count in COUNTS:
@@ -115,9 +116,13 @@ class CatalogInstances:
             name = alone.cluster.name if count == 1 else f"{alone.cluster.name}:{count}"
             try:
                 self.recorded(device_of(name, self.catalog))
-                instance = self.instance(alone, shared_by(self.recorded(alone), count))
-            except (InputError, UnsupportedError) as error:
-                self._left_out["memory" if isinstance(error, InputError) else "heads"].append(name)
+            except UnsupportedError:
+                self._left_out["heads"].append(name)
+                continue
+            try:
+                instance = self.instance(alone, shared_by(generation, count))
+            except InputError:
+                self._left_out["memory"].append(name)
                 continue
             iterations = iterations or instance  # their tables serve every count
             if count == 1:
