@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,10 +30,10 @@ def packing() -> Iterator[None]:
         yield
 
 
-def _reading_lengths(layer: Callable[..., Any]) -> Callable[..., Any]:
+def _reading_lengths(layer: Callable[..., object]) -> Callable[..., object]:
     """A recurrent layer that sees how many rows each time has: PyTorch's own layers on a CPU look at these numbers."""
 
-    def reading(x: Tensor, lengths_or_state: Any, *args: Any) -> Any:
+    def reading(x: Tensor, lengths_or_state: object, *args: object) -> object:
         if isinstance(lengths_or_state, FakeTensor) and x.device.type == "cpu" and lengths_or_state.constant is not None:
             return layer(x, lengths_or_state.constant, *args)
         return layer(x, lengths_or_state, *args)
