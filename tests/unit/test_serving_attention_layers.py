@@ -49,3 +49,5 @@ def test_keys_of_another_width_than_values_are_not_counted() -> None:
     latent = AttentionLayers(2, 64, 192, 4 * 64 * 192, 2 * 576, None, "bfloat16")
     assert latent.key_heads == 1
     assert sharing_heads([latent], 8) == 8
+    widened = AttentionLayers(2, 16, 192, 4 * 16 * 192, 2 * 16 * (192 + 128), None, "bfloat16")  # 16 heads seem to be 13
+    assert sharing_heads([widened], 8) == 8

@@ -165,6 +165,15 @@ def test_packed_sequences_take_on_a_cpu_what_a_real_step_takes(make: Callable[..
     assert abs(row.error) < 0.001, row  # the lengths themselves are left out
 
 
+def test_gradients_of_parts_are_added_in_place() -> None:
+    def parts(wide: nn.Module, x: Tensor, index: Tensor) -> Tensor:
+        hidden = wide(x)
+        return sum((hidden[..., at : at + WIDTH].relu() for at in range(0, 4 * WIDTH, WIDTH)), hidden[..., 0, None])
+
+    row = compare(Case("parts", job_of(parts, lambda: nn.Linear(WIDTH, 4 * WIDTH)), Strategy(micro_batch=64)))
+    assert abs(row.error) <= 0.00001, row
+
+
 def _flops(trace: Trace) -> int:
     return int((trace.counts() * trace.operations.column("flops")).sum())
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from gpuwise.api.devices import Device
 from gpuwise.api.engine_model import EngineModel
 from gpuwise.api.sources import job_of
-from gpuwise.cost.memory.device import outside_bytes
-from gpuwise.cost.parameters import parameters
 from gpuwise.errors import InputError, JobError, UnsupportedError
 from gpuwise.notes import Note
 from gpuwise.notes import serving_modes as notes
@@ -155,7 +153,7 @@ class DraftedModel(EngineModel):
         policy = engine.policy(
             both,
             capacity_bytes=self._capacity_bytes(device),
-            outside_bytes=self.in_turn(device) * outside_bytes(device.cluster, parameters()) + logits,
+            outside_bytes=self._outside_bytes(device) + logits,
             longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
             weight_bytes=weights.bytes + draft_bytes,
             chip=device.chip.id,

@@ -58,7 +58,6 @@ class EngineModel:
         self._kept: dict[tuple[str, int, str], Generation] = {}  # with caches in their format
         self._memory_assumed: set[str] = set()
         self._in_fp16: set[str] = set()  # chips without the engine's bf16
-        self._layers_each = False  # whether devices have layers of their own
         self._elsewhere: dict[str, Chip] = {}  # that the engine does not run on
 
     @property
@@ -69,7 +68,7 @@ class EngineModel:
             *((notes.format_of_cache(format=self.cache.name, quality=self.cache.quality),) if self.cache else ()),
             *((notes.served_in_fp16(chips=", ".join(sorted(self._in_fp16))),) if self._in_fp16 else ()),
             *((self._runs_on_others(),) if self._elsewhere else ()),
-            *((mode_notes.layers_in_turn(engine=self.engine.name),) if self._layers_each else ()),
+            *((mode_notes.layers_in_turn(engine=self.engine.name),) if self._works_in_turn() else ()),
             *(notes.assumed_host_memory(chip=chip, gib=ASSUMED_BYTES // 2**30) for chip in sorted(self._memory_assumed)),
             *((notes.all_experts_run(),) if self._has_experts() else ()),
         )
@@ -130,7 +129,7 @@ class EngineModel:
         policy = self.engine.policy(
             generation,
             capacity_bytes=self._capacity_bytes(device),
-            outside_bytes=self.in_turn(device) * outside_bytes(device.cluster, parameters()),
+            outside_bytes=self._outside_bytes(device),
             longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
             weight_bytes=weights.bytes,
             chip=device.chip.id,
@@ -153,6 +152,8 @@ class EngineModel:
 
     def check(self, device: Device) -> None:
         """Raises UnsupportedError where the engine has no figures for the device."""
+        if device.machines > 1 and not self.engine.shares_heads:
+            raise UnsupportedError(f"{self.engine.name} across machines has no figures yet", ["devices of one machine"])
         if device.chip.kind == "cpu" and not self.engine.on_cpus:
             raise UnsupportedError(f"iterations of {self.engine.name} on a CPU have no figures yet")
         if self._recorded_in(device.chip) not in precisions_of(device.chip):
@@ -161,16 +162,13 @@ class EngineModel:
             self._in_fp16.add(device.chip.id)
         if device.cluster.capacity_bytes is None and device.chip.kind != "cpu":
             raise UnsupportedError(f"the memory of {device.chip.id} is unknown")
-        self._layers_each |= self.in_turn(device) > 1
         if not runs_on(self.engine.name, device.chip):
             self._elsewhere[device.chip.id] = device.chip
 
     def _runs_on_others(self) -> Note:
         chips = [chip for _, chip in sorted(self._elsewhere.items())]
-        others = [name for name in engines() if all(runs_on(name, chip) for chip in chips)]
-        return notes.engine_runs_on_others(
-            engine=self.engine.name, chips=", ".join(chip.id for chip in chips), others=next(iter(others), "")
-        )
+        other = next((name for name in engines() if all(runs_on(name, chip) for chip in chips)), "")
+        return notes.engine_runs_on_others(engine=self.engine.name, chips=", ".join(chip.id for chip in chips), other=other)
 
     def precision_on(self, chip: Chip) -> str:
         """That of activations on a chip: fp16 where the engine's own is bf16, and the chip does not compute in it."""
@@ -190,6 +188,14 @@ class EngineModel:
         if capacity is None:
             self._memory_assumed.add(device.chip.id)
         return ASSUMED_BYTES if capacity is None else self.in_turn(device) * capacity
+
+    def _works_in_turn(self) -> bool:
+        """Whether some instance has several devices with layers of their own."""
+        return not self.engine.shares_heads and any(count > 1 for _, count, _ in self._kept)
+
+    def _outside_bytes(self, device: Device) -> int:
+        """What the driver and communicators take of that memory."""
+        return self.in_turn(device) * outside_bytes(device.cluster, parameters())
 
     def _has_experts(self) -> bool:
         """Whether a recorded model runs its experts one by one, by the names of its modules."""

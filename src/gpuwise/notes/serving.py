@@ -104,9 +104,9 @@ def engine_runs_elsewhere(*, engine: str, chips: str) -> str:
 
 
 @kind_of_note(flag="--engine")
-def engine_runs_on_others(*, engine: str, chips: str, others: str) -> str:
-    """Chips of the user that the engine does not run on, or has no figures for. others: engines that run on all of them."""
-    change = f"; --engine {others} runs there" if others else ""
+def engine_runs_on_others(*, engine: str, chips: str, other: str) -> str:
+    """Chips of the user that the engine does not run on, or has no figures for. other: an engine that runs on all of them."""
+    change = f"; --engine {other} runs there" if other else ""
     return f"{engine} does not run on {chips}, or has no figures there: its costs on NVIDIA GPUs are assumed{change}"
 
 

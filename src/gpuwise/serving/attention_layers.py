@@ -56,8 +56,8 @@ class AttentionLayers:
 def sharing_heads(layers: Sequence[AttentionLayers], devices: int) -> int:
     """The most devices, up to `devices`, among which engines share the heads of attention; they refuse others.
 
-    Query heads are shared evenly; key heads too, or each by equally many devices (get_num_kv_heads and
-    verify_with_parallel_config of vLLM, https://github.com/vllm-project/vllm/blob/v0.10.0/vllm/config.py).
+    Query heads are shared evenly; key heads too, or each by equally many devices (LlamaAttention of vLLM:
+    https://github.com/vllm-project/vllm/blob/v0.10.0/vllm/model_executor/models/llama.py).
     """
     return max(count for count in range(1, devices + 1) if all(_fits(layer, count) for layer in layers))
 

@@ -1,9 +1,9 @@
 """Where autograd adds one gradient to another in place.
 
 A parameter that is used twice (tied embeddings) has two gradients, and a tensor of which parts are used has one of each part,
-as large as the tensor. Autograd adds the second to the memory of the first where
-nothing else refers to it (can_accumulate_inplace in torch/csrc/autograd/input_buffer.cpp), but makes a third tensor whenever a
-dispatch mode is active, as in a recording.
+as large as the tensor. Autograd adds the second to the memory of the first where nothing else refers to it
+(can_accumulate_inplace in torch/csrc/autograd/input_buffer.cpp), but makes a third tensor whenever a dispatch mode is active,
+as in a recording.
 """
 
 from __future__ import annotations

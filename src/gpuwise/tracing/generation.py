@@ -69,7 +69,8 @@ def record_generation(
 
     Arguments:
         precision: of weights and arithmetic.
-        tp: devices that share every layer (tensor parallelism); the first of them is recorded.
+        tp: devices of a mesh that share every layer (tensor parallelism); the first of them is recorded. Forecasts record the
+            whole model and share it (Generation.shared); this is what that is checked against.
         target: as for gpuwise.tracing.record.
         longest: most tokens of a sequence. None (default): the job's own limit is unknown, or there is none.
 
