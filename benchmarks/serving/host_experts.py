@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from benchmarks.serving.models import generation_of
 from benchmarks.serving.page import publish
 from gpuwise.api.devices import Device, device_of
+from gpuwise.api.engine_model import engine_target
 from gpuwise.api.host_experts import sizes_of
 from gpuwise.cost.offload import copy_bytes_per_s
 from gpuwise.cost.parameters import parameters
@@ -73,7 +74,7 @@ BEGIN, END = "<!-- host experts: python -m benchmarks.serving.host_experts -->",
 def recorded(family: str, device: Device) -> Generation:
     """How a family generates on a device."""
     precision = "fp32" if device.chip.kind == "cpu" else "fp16"
-    return generation_of(family, precision=precision, target=device.target).cached_in(2.0)
+    return generation_of(family, precision=precision, target=engine_target(device.chip)).cached_in(2.0)
 
 
 def engine_step(device: Device, generation: Generation, weights: StoredWeights) -> EngineStep:

@@ -24,6 +24,7 @@ from benchmarks.serving.local_rows import ANY, BF16, LINUX, WINDOWS, LocalRun, r
 from benchmarks.serving.models import generation_of
 from benchmarks.serving.page import publish, table_of
 from gpuwise.api.devices import device_of
+from gpuwise.api.engine_model import engine_target
 from gpuwise.cost.rates import family as family_of
 from gpuwise.hardware import load_catalog
 from gpuwise.serving.engine_costs import EngineCosts, PlatformCosts
@@ -42,7 +43,7 @@ def _step(chip: str, family: str, format: str) -> EngineStep | None:
     device = device_of(chip, load_catalog())
     cluster = device.cluster
     precision = "fp32" if family_of(cluster.chip) == "cpu" else "fp16"
-    generation = generation_of(family, precision=precision, target=device.target).cached_in(CACHE_BYTES)
+    generation = generation_of(family, precision=precision, target=engine_target(device.chip)).cached_in(CACHE_BYTES)
     weights = stored(generation, format_of(format))
     if cluster.capacity_bytes is not None and weights.bytes > 0.9 * cluster.capacity_bytes:
         return None

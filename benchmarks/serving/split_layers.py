@@ -12,6 +12,7 @@ import argparse
 from benchmarks.serving.models import generation_of
 from benchmarks.serving.page import publish
 from gpuwise.api.devices import device_of
+from gpuwise.api.engine_model import engine_target
 from gpuwise.cost.offload import copy_bytes_per_s
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware import load_catalog
@@ -40,7 +41,7 @@ def step_of(family: str, gpu_layers: int) -> SplitStep:
     for name in (CARD, HOST):
         device = device_of(name, catalog)
         precision = "fp32" if device.chip.kind == "cpu" else "fp16"
-        generation = generation_of(family, precision=precision, target=device.target).cached_in(2.0)
+        generation = generation_of(family, precision=precision, target=engine_target(device.chip)).cached_in(2.0)
         if sizes is None:
             layers = sum(each.layers for each in generation.attention)
             embedding, head, rest = stored_parts(generation, format)

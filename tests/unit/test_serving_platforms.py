@@ -10,6 +10,8 @@ import pytest
 from benchmarks.serving.local_rows import chip_of, host_of, runs
 from tests.unit.test_api_serving import job
 
+from gpuwise.api.devices import device_of
+from gpuwise.api.engine_model import EngineModel
 from gpuwise.cost.calibration import Calibration, CalibrationFile, calibration
 from gpuwise.cost.kernels.shapes import Shapes
 from gpuwise.cost.kernels.times import class_times
@@ -40,8 +42,6 @@ def chip(name: str) -> Chip:
 
 
 def cluster(of: Chip) -> Cluster:
-    from gpuwise.api.devices import device_of
-
     return replace(device_of(of.id, load_catalog()).cluster, chip=of)
 
 
@@ -234,3 +234,10 @@ def test_llamafile_launches_what_a_graph_launches_for_llama_cpp(small: Generatio
     }
     slower = {name: seconds[name, "llamafile"] / seconds[name, "llama.cpp"] for name in ("rtx-4090", "rx-7900-xt")}
     assert 1.2 < slower["rtx-4090"] < slower["rx-7900-xt"]
+
+
+def test_engines_bring_attention_of_their_own_to_gpus_before_ampere():
+    """PyTorch repeats the keys of shared heads there and multiplies them one by one."""
+    generation = EngineModel(job(), engine_of("vllm"), None, None, None).of(device_of("t4", load_catalog()))
+    assert {layer.dtype for layer in generation.attention} == {"float16"}
+    assert not any("bmm" in name or "softmax" in name for name in generation.tokens.operations.name)

@@ -208,6 +208,17 @@ def test_few_blocks_are_recorded_where_layers_are_shared_too(monkeypatch, tp):
         assert np.array_equal(a.operations.values[a.sequence.operation], b.operations.values[b.sequence.operation])
 
 
+@pytest.mark.parametrize("layers", [3, 12])
+def test_a_recording_in_bf16_shows_that_in_fp16(layers: int):
+    shown, recorded = record_generation(tiny(layers=layers)).in_fp16(), record_generation(tiny(layers=layers), precision="fp16")
+    assert shown.attention == recorded.attention
+    assert shown.weights == recorded.weights
+    for a, b in ((shown.tokens, recorded.tokens), (shown.head, recorded.head)):
+        assert a.header == b.header
+        assert (a.operations.name, a.operations.dtype) == (b.operations.name, b.operations.dtype)
+        assert np.array_equal(a.operations.values, b.operations.values)
+
+
 def _flops(job: Job, tokens: int) -> float:
     trace = record_generation(job).tokens.at(micro_batch=1, new_tokens=tokens)
     return float(trace.counts() @ trace.operations.column("flops"))

@@ -78,9 +78,10 @@ class EngineModel:
 
         Raises UnsupportedError where so many devices cannot share its heads.
         """
-        key = device.target, device.count, self._recorded_in(device.chip)
+        target = engine_target(device.chip)
+        key = target, device.count, self._recorded_in(device.chip)
         if key not in self._kept:
-            recorded = self._recording(device.target, self._recorded_in(device.chip))
+            recorded = self._recording(target, self._recorded_in(device.chip))
             if device.count > 1 and self.engine.shares_heads:
                 self._check_heads(recorded, device)
                 recorded = recorded.shared(Degrees(tp=device.count, expert_tp=device.count))
@@ -98,14 +99,17 @@ class EngineModel:
             )
 
     def _recording(self, target: str, precision: str) -> Generation:
-        """The whole model, recorded once."""
+        """The whole model, recorded once on GPUs: in fp16 it runs the operations of bf16."""
         from gpuwise.tracing.generation import record_generation
 
         key = target, precision
         if key not in self._recordings:
-            self._recordings[key] = record_generation(
-                self.job, precision=precision, target=target, longest=self.job.context_length
-            )
+            if key == ("accelerator", "fp16"):
+                self._recordings[key] = self._recording(target, "bf16").in_fp16()
+            else:
+                self._recordings[key] = record_generation(
+                    self.job, precision=precision, target=target, longest=self.job.context_length
+                )
         return self._recordings[key]
 
     def _across(self, device: Device, generation: Generation) -> AcrossMachines:
@@ -201,3 +205,8 @@ class EngineModel:
         """Whether a recorded model runs its experts one by one, by the names of its modules."""
         apart = [kept for kept in self._kept.values() if not has_experts(kept.tokens.operations)]
         return any(EXPERTS in path.split(".") for kept in apart for path in kept.tokens.modules)
+
+
+def engine_target(chip: Chip) -> str:
+    """The tracing target of a chip for models under an engine, which brings attention of its own to GPUs before Ampere, too."""
+    return "cpu" if chip.kind == "cpu" else "accelerator"

@@ -70,8 +70,8 @@ def _few_blocks(job: Job, strategy: Strategy) -> FewBlocks | None:
     blocks = repeated_blocks(model)
     paths = {id(module): path for path, module in model.named_modules()}
     container = paths[id(blocks[0])].rpartition(".")[0] if blocks else ""
-    # Shards are gathered a block ahead, which makes both ends of a pass over the blocks longer.
-    short = 5 if is_sharded(strategy) or strategy.mesh.cp > 1 else 3
+    # Gradients reach from block to block, and shards are gathered a block ahead: both make the ends of a pass longer.
+    short = 5 if is_sharded(strategy) or strategy.mesh.cp > 1 else 2 if strategy.mode == "infer" else 3
     few = FewBlocks(container, len(blocks), short, short + 1)
     if few.blocks <= few.short + few.long or list(_container(model, container)) != blocks:
         return None
