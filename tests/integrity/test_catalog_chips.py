@@ -124,8 +124,6 @@ STATED_SHARE = {
 APART = {
     ("b300-288gb-sxm", "int8"),
     ("b300-288gb-sxm", "fp4"),  # Blackwell Ultra: half as many again, and int8 cut
-    ("jetson-agx-orin-64gb", "int8"),
-    ("jetson-agx-orin-32gb", "int8"),  # with the deep-learning accelerators
 }
 
 

@@ -16,6 +16,7 @@ from gpuwise.cost.calibration import Calibration, CalibrationFile, calibration
 from gpuwise.cost.kernels.shapes import Shapes
 from gpuwise.cost.kernels.times import class_times
 from gpuwise.cost.parameters import parameters
+from gpuwise.cost.rates import precisions_of
 from gpuwise.hardware import load_catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.types import Chip
@@ -23,6 +24,7 @@ from gpuwise.serving.engine_costs import EngineCosts, PlatformCosts
 from gpuwise.serving.engines import engine_of
 from gpuwise.serving.formats import StoredWeights, format_of, stored
 from gpuwise.serving.generation import Generation
+from gpuwise.serving.platforms import runs_on
 from gpuwise.serving.step_time import EngineStep
 from gpuwise.tracing.generation import record_generation
 
@@ -241,3 +243,11 @@ def test_engines_bring_attention_of_their_own_to_gpus_before_ampere():
     generation = EngineModel(job(), engine_of("vllm"), None, None, None).of(device_of("t4", load_catalog()))
     assert {layer.dtype for layer in generation.attention} == {"float16"}
     assert not any("bmm" in name or "softmax" in name for name in generation.tokens.operations.name)
+
+
+@pytest.mark.parametrize("board", ["jetson-agx-orin-64gb", "jetson-agx-orin-32gb", "jetson-orin-nano-super-8gb"])
+def test_the_gpus_of_boards_run_engines_in_16_bits_beside_their_host(board: str):
+    of = chip(board)
+    assert runs_on("llama.cpp", of)
+    assert {"fp16", "bf16"} <= set(precisions_of(of))
+    assert of.shares_host_memory
