@@ -17,7 +17,10 @@ from gpuwise.job.hf import hf_job
 from gpuwise.job.models.generation import generate
 from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
 from gpuwise.job.models.llama import Llama, LlamaConfig
+from gpuwise.job.models.mixtral import Mixtral, MixtralConfig
+from gpuwise.serving.experts import ExpertShape, expert_shape
 from gpuwise.serving.generation import fused
+from gpuwise.serving.sharing import GROUPED
 from gpuwise.tracing.generation import record_generation
 
 pytest.importorskip("transformers")
@@ -231,6 +234,30 @@ def test_devices_that_share_layers_have_their_part():
     trace = half.tokens.at(micro_batch=1, new_tokens=4)
     reduced = trace.operations.is_collective[trace.sequence.operation].sum()
     assert reduced == 2 * 3 + 1  # after attention and after the perceptron of each layer; the embedding's
+
+
+@pytest.mark.parametrize(("precision", "target", "element_bytes"), [("bf16", "accelerator", 2), ("fp32", "cpu", 4)])
+def test_a_mixture_reads_the_experts_that_tokens_choose(precision: str, target: str, element_bytes: int):
+    """One token reads 2 of 8 experts, and as many tokens as one likes read each once; counted by hand."""
+    width, hidden, layers, experts = 64, 96, 3, 8
+    config = MixtralConfig(vocabulary=512, width=width, layers=layers, heads=4, kv_heads=2, hidden=hidden)
+    job = Job(
+        lambda: Mixtral(config),
+        lambda n: {"tokens": torch.zeros(n, 8, dtype=torch.long)},
+        lambda model, batch: model(batch["tokens"]).mean(),
+        generate=generate,
+        name="mixture",
+    )
+    generation = record_generation(job, precision=precision, target=target)
+    assert expert_shape(generation) == ExpertShape(layers, experts, 2)
+    assert generation.weight_bytes == element_bytes * sum(p.numel() for p in Mixtral(config).parameters())
+    for tokens, read in ((1, 2), (10_000, 8)):
+        operations = generation.fused_tokens(tokens).operations
+        products = np.flatnonzero([GROUPED in name for name in operations.name])
+        assert len(products) == 2 * layers
+        weights = operations.column("batch")[products] * operations.column("n")[products] * operations.column("k")[products]
+        assert weights.sum() == layers * read * 3 * width * hidden
+        assert operations.column("flops")[products].sum() == 2 * tokens * 2 * layers * 3 * width * hidden
 
 
 def test_a_model_without_a_cache_cannot_generate():

@@ -11,7 +11,18 @@ from gpuwise.hardware.sourced import Source as Source
 from gpuwise.hardware.sourced import SourcedFigures
 from gpuwise.printed import Printed
 
-CHIP_KINDS = ("gpu-consumer", "gpu-workstation", "gpu-datacenter", "gpu-edge", "tpu", "npu", "asic", "fpga", "cpu", "neuromorphic")
+CHIP_KINDS = (
+    "gpu-consumer",
+    "gpu-workstation",
+    "gpu-datacenter",
+    "gpu-edge",
+    "tpu",
+    "npu",
+    "asic",
+    "fpga",
+    "cpu",
+    "neuromorphic",
+)
 LINK_KINDS = ("scale-up", "scale-out", "host")
 # How a link joins devices: all behind a switch | each to each | NVLink of eight GPUs without a switch (DGX-1) | modules of two
 # devices | a torus with two or three axes | two devices alone | slots of one host | a network of machines.

@@ -59,4 +59,5 @@ def join(into: np.ndarray, other: np.ndarray) -> None:
     m, n, k = (int(other[_AT[name]]) for name in "mnk")
     for name in ("flops", "bytes_read", "bytes_written", "n"):
         into[_AT[name]] += other[_AT[name]]
-    into[_AT["bytes_read"]] -= m * k * (int(other[_AT["bytes_written"]]) // (m * n))
+    if m and n:  # an expert has no rows where fewer tokens are routed than there are experts
+        into[_AT["bytes_read"]] -= m * k * (int(other[_AT["bytes_written"]]) // (m * n))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -28,6 +28,7 @@ from gpuwise.tracing import accelerator
 from gpuwise.tracing.assemble import to_trace
 from gpuwise.tracing.environment import DEVICES, environment
 from gpuwise.tracing.few_blocks import few_blocks
+from gpuwise.tracing.grouped_experts import grouped_experts
 from gpuwise.tracing.linear_attention import linear_attention_as_kernels
 from gpuwise.tracing.recorder import Recorder
 from gpuwise.tracing.refusals import explained
@@ -83,9 +84,7 @@ def record_generation(
     far = None if longest is None else min(FAR, longest - 1)
     far_away = [(SEQUENCES.start, 1, far)] if far is not None and far > max(PAST) else []
     points = [*((n, new, 0) for n, new in grid), *decoding, *far_away]
-    recorded = _repeated(job, strategy, target, points) or _recorded(
-        job, strategy, target, points, within=linear_attention_as_kernels
-    )
+    recorded = _repeated(job, strategy, target, points) or _recorded(job, strategy, target, points, within=_as_engines_run)
     traces, cache_bytes = recorded.traces, recorded.cache_bytes
     if not any(cache_bytes.values()):
         raise JobError(
@@ -143,7 +142,7 @@ def _repeated(job: Job, strategy: Strategy, target: str, points: Sequence[Point]
     if few is None:
         return None
     try:
-        within = linear_attention_as_kernels
+        within = _as_engines_run
         short, long = (
             _recorded(few.job(job, count), strategy, target, points, within=within) for count in (few.short, few.long)
         )
@@ -205,6 +204,13 @@ def _recorded(
             raise _of_generate(explained(error, job.name)) from error
         weights = weights_of(program.model)
     return _Recorded(traces, cache_bytes, weights)
+
+
+@contextmanager
+def _as_engines_run(model: nn.Module) -> Iterator[None]:
+    """Within it, what engines replace by kernels of their own runs as those."""
+    with linear_attention_as_kernels(model), grouped_experts(model):
+        yield
 
 
 def _of_generate(error: GpuwiseError) -> GpuwiseError:
