@@ -125,3 +125,27 @@ def test_weights_that_do_not_fit_are_a_row_with_a_reason():
 def test_requests_of_a_preset_end_with_the_context_of_its_published_model():
     with pytest.raises(InputError, match="more than the model's context of 8,192 tokens"):
         serve_plan("llama3-8b", on="h100-sxm", rate="1/s", input=9000, output=10)
+
+
+def test_every_device_that_does_not_serve_has_its_reason():
+    devices = "l4,l40s,rtx-4090,h100-pcie,a10"
+    with pytest.raises(UnsupportedError) as error:
+        serve_plan(job(), on=devices, rate="1/s", slo="tpot=1us")
+    for device in ("l4:", "l40s:", "rtx-4090:", "h100-80gb-pcie:", "a10:"):
+        assert device in str(error.value)
+    assert "--slo" in str(error.value.ways_out)
+
+
+def test_a_cache_that_is_too_short_for_many_requests_is_named_with_its_tokens():
+    """A model of 70 billion parameters in 4 bits leaves two RTX 4090 a cache of some thousand tokens."""
+    two = {"on": "rtx-4090:2", "weights": "int4", "rate": "1/min"}
+    with pytest.raises(UnsupportedError, match=r"cache holds [\d,]+ tokens, and \d+ % of the requests are longer") as error:
+        serve_plan("llama3-70b", **two)
+    assert "--slo" not in str(error.value.ways_out)
+    row = serve_plan("llama3-70b", **two, input=256, output=128).rows[0]
+    assert f"{row.cache_tokens:,} tokens" in str(error.value)
+
+
+def test_a_title_names_the_precision_in_which_all_devices_serve():
+    assert serve_plan(job(), on="t4", rate="1/s").precision == "fp16"
+    assert serve_plan(job(), on="t4,l4", rate="1/s").precision == "bf16"

@@ -145,6 +145,13 @@ def test_compare_keeps_the_order_and_says_why():
     assert answer("compare", JOB, "--on", "t4", "--on", "h100-sxm", "--micro-batch", "64") == result
 
 
+@pytest.mark.parametrize("verb", [("serve-plan", "gpt2", "--rate", "5/s"), ("forecast", JOB)])
+def test_an_empty_list_of_devices_is_no_list_of_all(verb: tuple[str, ...]):
+    result = run(*verb, "--on", "")
+    assert result.exit_code == 2
+    assert "devices" in result.stderr
+
+
 def test_plan_ranks_and_writes_a_plan_that_reads_back(tmp_path: Path):
     result = run(*PLAN, "--json", "-o", "plan.toml")
     assert result.exit_code == 0, result.output

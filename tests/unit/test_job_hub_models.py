@@ -179,6 +179,15 @@ def test_a_task_we_have_no_batches_for(folder):
         resolve(f"hf:{folder(config)}")
 
 
+def test_a_model_without_a_head_says_which_one_is_added(folder):
+    bert, named = (
+        {"model_type": "bert", "architectures": [name], "num_hidden_layers": 1} for name in ("BertModel", "BertForMaskedLM")
+    )
+    (note,) = [note for note in resolve(f"hf:{folder(bert)}").assumptions if note.kind == "assumed-head"]
+    assert "BertModel" in note.text
+    assert not any(note.kind == "assumed-head" for note in resolve(f"hf:{folder(named)}").assumptions)
+
+
 def test_an_unreachable_hub_is_answered_with_a_local_folder(monkeypatch):
     def unreachable(*args, **kwargs):
         raise OSError("We couldn't connect to the hub.\nCheck your connection.")

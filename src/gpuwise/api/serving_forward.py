@@ -32,6 +32,7 @@ from gpuwise.serving.graph_engines import graph_engine_of
 from gpuwise.serving.instance import LoadShape
 from gpuwise.serving.launch_graph import graph_line
 from gpuwise.serving.lengths import Lengths
+from gpuwise.serving.reasons import nobody_serves
 from gpuwise.serving.rows import MOST_SHARE, ServingRow, cheapest_first, row_of
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.windowed import WindowPolicy
@@ -91,10 +92,8 @@ def forward_plan(
         rows, about = [plan.row(name) for name in names], ()
         fleets = tuple(row.fleet for row in rows if row.fleet is not None)
     if all(row.replicas == 0 for row in rows):
-        raise UnsupportedError(
-            f"none of these devices serves {source.name}: " + "; ".join(f"{row.device}: {row.reason}" for row in rows[:3]),
-            ["a longer limit (--slo latency=...), smaller samples, or a smaller --batch", "other devices: --on"],
-        )
+        ways = ["smaller samples, or a smaller --batch", "other devices: --on"]
+        raise nobody_serves(source.name, {row.device: row.reason for row in rows}, limits, ways)
     precisions = {row.forward.precision for row in rows if row.forward is not None}
     precision = precisions.pop() if len(precisions) == 1 else ""
     budget = requested.get("budget")

@@ -17,7 +17,7 @@ from gpuwise.api.serving_job_kinds import check_writes_text
 from gpuwise.api.serving_modes import engine_model, without_answer
 from gpuwise.api.serving_money import price_source, with_money
 from gpuwise.api.serving_terms import FleetTerms, energy_of
-from gpuwise.errors import GpuwiseError, UnsupportedError
+from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
@@ -29,6 +29,7 @@ from gpuwise.serving.instance import Instance
 from gpuwise.serving.launch import launch_line, launched_model, longest_request, model_of
 from gpuwise.serving.platforms import runs_on
 from gpuwise.serving.profile import PassProfile, corrected_iterations
+from gpuwise.serving.reasons import nobody_serves
 from gpuwise.serving.rows import ServingRow, cheapest_first, row_of
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving_settings import ServingSettings
@@ -93,19 +94,16 @@ def text_plan(
         apart = ApartPlan(reads, requested.get("network"), catalog, model, load, limits, rate_per_s)
         rows, apart_notes = (*rows, *map(apart.row, names)), apart.notes
     if all(row.replicas == 0 for row in rows):
-        raise UnsupportedError(
-            f"none of these devices serves {job.name}: " + "; ".join(f"{row.device}: {row.reason}" for row in rows[:3]),
-            [
-                "other limits (--slo), or shorter requests (--input, --output)",
-                "devices with more memory, or several (h100-sxm:4)",
-            ],
-        )
+        ways = ["shorter requests (--input, --output)", "devices with more memory, or several (h100-sxm:4)"]
+        raise nobody_serves(job.name, {row.device: row.reason for row in rows}, limits, ways)
+    precisions = {model.precision_on(device_of(name, catalog).chip) for name in names}
+    precision = precisions.pop() if len(precisions) == 1 else model.precision
     rows = cheapest_first(rows)
     forecast = ServingForecast(
         job=job.name,
         engine=named.name,
-        precision=model.precision,
-        weights=model.format.name if model.format else model.precision,
+        precision=precision,
+        weights=model.format.name if model.format else precision,
         rate_per_s=rows[0].reached_per_s or rate_per_s,
         lengths=planned.lengths,
         limits=limits,

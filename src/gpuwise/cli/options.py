@@ -74,7 +74,7 @@ def on_option(help: str, *, required: bool = True, metavar: str = "DEVICE") -> D
 
 
 def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    return ",".join(values) or None
+    return ",".join(values) if values else None
 
 
 def json_option(function: Function) -> Function:

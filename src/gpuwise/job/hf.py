@@ -56,7 +56,7 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
     make_importable()  # transformers imports torchvision where it is installed
     transformers = require("transformers", purpose=f"read hf:{reference}")
     config = read_config(transformers, reference)
-    auto_class, kind = _task(transformers, config, reference)
+    auto_class, kind, named = _task(transformers, config, reference)
     make = partial(_build, auto_class, config, reference)
     name = f"hf:{reference}"
     optimizer = notes.assumed_optimizer(optimizer="adamw")
@@ -80,7 +80,8 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
     text = config.get_text_config()
     length = _seq_len(text, seq_len, name)
     guess = notes.assumed_sequence_length(length=length)
-    guesses = (*((guess,) if seq_len is None else ()), notes.assumed_full_sequences(), optimizer)
+    head = () if named else (notes.assumed_head(model=", ".join(config.architectures or [config.model_type]), task=kind),)
+    guesses = (*((guess,) if seq_len is None else ()), *head, notes.assumed_full_sequences(), optimizer)
     batch = partial(_text_batch, kind, vocabulary=text.vocab_size, seq_len=length, labels=config.num_labels)
     return Job(
         make,
@@ -109,13 +110,14 @@ def model_generate(model: nn.Module, tokens: Tensor, cache: object) -> tuple[Ten
     return output.logits, getattr(output, name)
 
 
-def _task(transformers: ModuleType, config: HfConfig, reference: str) -> tuple[AutoClass, str]:
+def _task(transformers: ModuleType, config: HfConfig, reference: str) -> tuple[AutoClass, str, bool]:
+    """The class that builds the model, the kind of its batches, and whether the config names the task."""
     for architecture in config.architectures or []:
         for ending, (class_name, kind) in _TASKS.items():
             if architecture.endswith(ending):
                 auto_class = getattr(transformers, class_name)
                 if type(config) in auto_class._model_mapping:
-                    return auto_class, kind
+                    return auto_class, kind, True
     # No head named (T5Model, BertModel): the head this family is pretrained with.
     for class_name, kind in dict.fromkeys(_TASKS.values()):
         auto_class = getattr(transformers, class_name)
@@ -123,11 +125,11 @@ def _task(transformers: ModuleType, config: HfConfig, reference: str) -> tuple[A
         if encoder_decoder == (kind == "translation") and type(config) in auto_class._model_mapping:
             if kind == "next-token" and type(config) in transformers.AutoModelForMaskedLM._model_mapping:
                 continue  # encoders such as BERT can be read as decoders too, but are not trained so
-            return auto_class, kind
+            return auto_class, kind, False
     tasks = ", ".join(_TASKS)
     raise JobError(
         f"hf:{reference} is a {config.model_type} with architectures {config.architectures}, a task gpuwise cannot "
-        f"make batches for (it can for {tasks}).",
+        f"make batches for (it can for {tasks}, of models that read text or images).",
         ["write a Job with your own batch and loss: path/to/file.py:job"],
     )
 

@@ -117,7 +117,8 @@ def name_in_file(text: str) -> NameInFile:
             k for k, value in vars(module).items() if isinstance(value, Job | ClassicalJob) or _local_function(value, module)
         ]
         near = get_close_matches(name, jobs, n=3, cutoff=0.3) or jobs[:5]
-        ways = [f"the file has: {', '.join(near)}"] if near else []
+        more = f", and {len(jobs) - len(near)} more" if len(jobs) > len(near) else ""
+        ways = [f"the file has: {', '.join(near)}{more}"] if near else []
         raise JobError(f"{path_text} has no {name!r}.", [*ways, f"add {name} = Job(...)"])
     stem = path.stem.encode(errors="backslashreplace").decode()  # bytes of a file's name may be no text
     return NameInFile(name, named, f"{stem}:{name}", module)

@@ -78,6 +78,15 @@ def no_classifier(*, model: str) -> str:
 
 
 @kind_of_note()
+def assumed_head(*, model: str, task: str) -> str:
+    """A config that names a model without a head gets the one that its family is pretrained with."""
+    return (
+        f"{model} names no head: that of {task} is added, with its loss; for embeddings alone, write a Job whose loss takes "
+        "model(...).last_hidden_state"
+    )
+
+
+@kind_of_note()
 def fp16_from_bf16_recording() -> str:
     """A recording in amp-bf16 stands for amp-fp16."""
     return "amp-fp16 taken from the recording in amp-bf16, without the loss scaler's pass over the gradients"

@@ -83,9 +83,10 @@ class ExpertSplit:
     @property
     def words(self) -> str:
         """A sentence for the report."""
+        experts = f"experts of the first {self.cpu_experts} of {self.layers} layers and the " if self.cpu_experts else ""
         return (
-            f"experts of the first {self.cpu_experts} of {self.layers} layers on {self.host} "
-            f"({format_bytes(self.host_bytes)}); all else on the card ({format_bytes(self.card_bytes)})"
+            f"{experts}embedding on {self.host} ({format_bytes(self.host_bytes)}); "
+            f"all else on the card ({format_bytes(self.card_bytes)})"
         )
 
 

@@ -15,12 +15,11 @@ from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet
 from gpuwise.serving.forward_instance import BatchedPass, ForwardInstance
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
 from gpuwise.serving.modes import ServingMode
+from gpuwise.serving.reasons import beyond_cache, floor
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.running import ALL_THE_TIME, RunningFleet
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.schedule import CONSTANT, FleetSchedule
-from gpuwise.serving.served import Served
-from gpuwise.units import format_duration
 
 MOST_SHARE = 0.95  # of the saturation rate that a replica is given: beyond it the tail of waiting depends on luck
 
@@ -170,7 +169,7 @@ def row_alone(
         alone_latency_s=float(alone.latency_s[0]),
         cache_tokens=instance.cache_tokens,
         weight_bytes=weight_bytes,
-        reason=_floor(alone, limits),
+        reason=beyond_cache(instance, load, limits) or floor(alone, limits),
     )
 
 
@@ -187,20 +186,6 @@ def with_price(row: ServingRow, usd_per_hour: float, load: Requests, *, rate_per
         usd_per_million_tokens=1e6 * usd_per_request / (written + float(np.mean(load.input_tokens))),
         usd_per_request=usd_per_request,
     )
-
-
-def _floor(alone: Served, limits: Limits) -> str:
-    """Which limit one request alone exceeds."""
-    for name, values, limit_s in (
-        ("ttft", alone.ttft_s, limits.ttft_s),
-        ("tpot", alone.tpot_s, limits.tpot_s),
-        ("latency", alone.latency_s, limits.latency_s),
-    ):
-        if values[0] > limit_s:
-            return (
-                f"{name} of one request alone is {format_duration(float(values[0]))}; the limit is {format_duration(limit_s)}"
-            )
-    return "too few requests stay within the limits at any rate, since some are longer than the mean"
 
 
 def cheapest_first(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:

@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
 
 from gpuwise.runtime.build.adapters_recorded import only_recorded
 from gpuwise.tracing.kernels import autocast, libraries
 from gpuwise.tracing.kernels.detection import detecting
 from gpuwise.tracing.kernels.packed import packing
 from gpuwise.tracing.kernels.target import targeting
+from gpuwise.tracing.patching import patched
 from gpuwise.tracing.virtual_device import DEVICE, VirtualMode
 
 DEVICES = {"accelerator": DEVICE, "pre-ampere": DEVICE, "cpu": "cpu"}
@@ -29,6 +33,7 @@ def environment(target: str) -> Iterator[None]:
         stack.enter_context(_quiet_matmul_precision())
         stack.enter_context(only_recorded())
         stack.enter_context(VirtualMode())
+        stack.enter_context(_lists_of_tensors())
         stack.enter_context(targeting(target))
         # On this thread alone: autograd's device threads exist only for devices registered before its first use.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -36,6 +41,17 @@ def environment(target: str) -> Iterator[None]:
         stack.enter_context(detecting())
         stack.enter_context(packing())
         stack.enter_context(libraries.answering_as_on_a_gpu(DEVICES[target]))
+        yield
+
+
+@contextmanager
+def _lists_of_tensors() -> Iterator[None]:
+    """Inside, PyTorch's optimizers and its clipping of gradients take fake tensors in lists wherever they take real ones so:
+    on GPUs an optimizer that a job makes itself updates all parameters together, by default."""
+    with ExitStack() as stack:
+        for module in (_foreach_utils, optimizer):
+            types = [*module._foreach_supported_types, FakeTensor]
+            stack.enter_context(patched(module, "_foreach_supported_types", types))
         yield
 
 

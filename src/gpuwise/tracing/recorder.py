@@ -39,6 +39,7 @@ from gpuwise.tracing.describe import describe, device_type, dtype_name, size_byt
 from gpuwise.tracing.in_place import as_on_a_device
 from gpuwise.tracing.kernels.layouts import copied_operands
 from gpuwise.tracing.module_tracker import ModuleTracker
+from gpuwise.tracing.operand_types import check_operand_types
 from gpuwise.tracing.operator_call import OperatorCall, tensors_in
 from gpuwise.tracing.patching import patched
 from gpuwise.tracing.positions import Origin, PositionRow
@@ -168,6 +169,7 @@ class Recorder(TorchDispatchMode):
         if self.answers.covers(func):
             return self.answers.answer(func, args, noted=not self.updating)
         func = as_on_a_device(func, args)
+        check_operand_types(func, args)
         out = self.counts.shaped(func, args)
         try:
             out = func(*args, **kwargs) if out is None else out

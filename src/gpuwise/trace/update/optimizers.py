@@ -58,6 +58,11 @@ def with_optimizer(
     _check(trace, requested)
     edit = Edit(trace)
     parameters = parameters_of(trace, edit, needs_shapes=optimizer in ("adafactor", "muon"))
+    if optimizer == "muon" and recorded.mesh.pp == 1 and not any(p.hidden for p in parameters):
+        raise UnsupportedError(
+            f"{trace.header.job} has no matrices in repeated blocks for muon to update.",
+            ["--optimizer adamw", "group the layers in a torch.nn.ModuleList or Sequential"],
+        )
     on_host = trace.header.target == "cpu"
     if is_split(recorded) and optimizer in ("sgd", "momentum"):
         kernels = kernels or "foreach"  # aten._fused_sgd_ has no sharding strategy (PyTorch 2.13)
