@@ -149,7 +149,7 @@ def test_compare_keeps_the_order_and_says_why():
 def test_an_empty_list_of_devices_is_no_list_of_all(verb: tuple[str, ...]):
     result = run(*verb, "--on", "")
     assert result.exit_code == 2
-    assert "devices" in result.stderr
+    assert "device" in result.stderr
 
 
 def test_plan_ranks_and_writes_a_plan_that_reads_back(tmp_path: Path):

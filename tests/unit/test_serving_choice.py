@@ -171,7 +171,8 @@ def test_launch_lines_have_the_formats_of_the_plan():
     assert local[local.index("--model") + 1] == "model-Q4_K_M.gguf"
     assert local[local.index("--n-gpu-layers") + 1] == "0"
     assert local[local.index("--cache-type-k") + 1] == local[local.index("--cache-type-v") + 1] == "q8_0"
-    assert launch_line("tensorrt-llm", "m", POLICY, cache="fp8", **usual) == ""
+    tensorrt = launch_line("tensorrt-llm", "m", POLICY, cache="fp8", **usual)
+    assert tensorrt.endswith("--extra_llm_api_options kv_cache.yaml")
 
 
 def test_models_and_lengths_of_launch_lines():

@@ -108,9 +108,15 @@ class DraftedModel(EngineModel):
         return (
             *super().notes,
             notes.drafted(draft_tokens=speculation.draft_tokens, mean=speculation.stride),
+            *self._version(),
             *((notes.format_of_draft(format=self._draft_format),) if self._settings.draft != LOOKUP else ()),
             *((assumed,) if self._settings.is_assumed else ()),
         )
+
+    def _version(self) -> tuple[Note, ...]:
+        """Which version of vLLM takes a draft model again: that of vllm-project/vllm pull request 24322, after 0.13."""
+        a_model = self._settings.draft != LOOKUP and not self._settings.own
+        return (notes.drafts_from_version(engine="vllm", version="0.13"),) if a_model and self.engine.name == "vllm" else ()
 
     @property
     def _draft_format(self) -> str:

@@ -122,7 +122,9 @@ def text_plan(
     )
     priced = () if planned.clients else tuple(row.fleet for row in rows if row.fleet is not None)
     fleets = answer.fleets if answer else priced
-    return with_money(forecast, load, fleets, budget_usd=budget_usd, api=api_price)
+    priced_forecast = with_money(forecast, load, fleets, budget_usd=budget_usd, api=api_price)
+    # How two kinds of instance grow with the rate is not searched: the cheapest by rate would leave them out.
+    return priced_forecast if prefill_on is None else replace(priced_forecast, by_rate=())
 
 
 def _row(

@@ -57,6 +57,12 @@ def drafted(*, draft_tokens: int, mean: float) -> str:
     )
 
 
+@kind_of_note(flag="--engine")
+def drafts_from_version(*, engine: str, version: str) -> str:
+    """Older versions of the engine refuse a draft model. version: the last one that does."""
+    return f"a draft model takes a {engine} newer than {version}, which refuses it; --draft ngram runs in older ones"
+
+
 @kind_of_note(flag="--draft")
 def format_of_draft(*, format: str) -> str:
     """In which format the weights of the draft are."""

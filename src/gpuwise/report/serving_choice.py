@@ -12,7 +12,7 @@ from gpuwise.report.parts import TextTable, columns, grid, heading, indented, no
 from gpuwise.serving.apart import PromptsApart
 from gpuwise.serving.fleets import RateRange
 from gpuwise.serving.forecast import ServingForecast
-from gpuwise.serving.launch import PRESET_WEIGHTS, UNKNOWN_MODEL, needs_narrow_weights
+from gpuwise.serving.launch import CACHE_OPTIONS, PRESET_WEIGHTS, UNKNOWN_MODEL, needs_narrow_weights
 from gpuwise.serving.rows import ServingRow
 from gpuwise.units import format_usd
 
@@ -37,9 +37,11 @@ def choice_parts(forecast: ServingForecast) -> list[RenderableType]:
         parts += [heading(f"start each {served[0].device} with")]
         parts += [Text(launch, no_wrap=True) if is_script else indented(command_lines(launch))]
         parts += [indented(words)] if (words := _model_words(forecast)) else []
+        parts += [indented(f"{file} is a file with: {text}") for file, text in (CACHE_OPTIONS,) if file in launch]
     if served and isinstance(served[0].mode, PromptsApart) and served[0].mode.launch:
         parts += [heading(f"start each {served[0].mode.device} that reads prompts with")]
         parts += [indented(command_lines(served[0].mode.launch))]
+        parts += [indented("a proxy of your own sends each request to one that reads prompts, then to one that writes")]
     parts += notes("prices of", [f"{row.device}: {row.offer}" for row in served if row.offer])
     return parts
 
@@ -78,6 +80,8 @@ def _api_rows(forecast: ServingForecast, served: Sequence[ServingRow]) -> list[t
     rows = [("the same requests", f"{format_usd(forecast.api_usd_per_month or 0.0)} a month")]
     for row in served:
         if row.fleet is None:
+            if isinstance(row.mode, PromptsApart):
+                rows.append((row.device, "not compared: two kinds of instance serve"))
             continue
         even = row.break_even
         if even is None:
@@ -112,7 +116,8 @@ def _model_words(forecast: ServingForecast) -> str:
     narrow = needs_narrow_weights(forecast.engine, forecast.weights)
     in_format = f" in {forecast.weights}" if narrow else ""
     if forecast.model == UNKNOWN_MODEL:
-        return f"{UNKNOWN_MODEL}: the id or the folder of the model's weights{in_format}"
+        engine = forecast.engine.partition(" ")[0]
+        return f"{UNKNOWN_MODEL}: the id or the folder of the model's weights{in_format}, of an architecture that {engine} has"
     if forecast.job in PRESET_WEIGHTS:
         shape = f"{forecast.job} is a shape without weights"
         if narrow:

@@ -8,6 +8,9 @@ from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.requests import Requests
 
 UNKNOWN_MODEL = "MODEL"
+# A file of options that trtllm-serve reads, and its text for a cache in fp8 (KvCacheConfig.dtype):
+# https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve.html
+CACHE_OPTIONS = ("kv_cache.yaml", "kv_cache_config: {dtype: fp8}")
 LENGTH_STEP = 256  # to which the longest request is rounded up
 
 # Presets are architectures without weights; these are the hub's ids of weights of their shapes, as the models' pages name them.
@@ -90,8 +93,7 @@ def launch_line(
     if engine == "llama.cpp":
         return _llama_server(model, policy, longest=longest, weights=weights, cache=cache, on_cpu=on_cpu)
     if engine == "tensorrt-llm":
-        # Its caches in fp8 are set in a file of options, not by a flag.
-        return "" if cache else _trtllm_serve(model, policy, devices=devices, longest=longest)
+        return _trtllm_serve(model, policy, devices=devices, longest=longest, cache=cache)
     if engine == "sglang":
         return _sglang_server(
             model,
@@ -145,12 +147,15 @@ def _sglang_server(
     return _line([*words, *(["--kv-cache-dtype", "fp8_e4m3"] if cache else [])])
 
 
-def _trtllm_serve(model: str, policy: BatchingPolicy, *, devices: int, longest: int) -> str:
+def _trtllm_serve(model: str, policy: BatchingPolicy, *, devices: int, longest: int, cache: str) -> str:
     # Flags: https://nvidia.github.io/TensorRT-LLM/0.18.2/commands/trtllm-serve.html and tensorrt_llm/commands/serve.py of
     # 1.x. It has no flag for the type, which is that of the weights. Its share of memory is of what weights leave.
     words: list[str | float] = ["trtllm-serve", model, "--backend", "pytorch", "--tp_size", devices]
     words += ["--max_num_tokens", policy.batched_tokens, "--max_batch_size", policy.sequences, "--max_seq_len", longest]
-    return _line([*words, *(["--enable_chunked_prefill"] if policy.chunked and not policy.whole else [])])
+    line = _line([*words, *(["--enable_chunked_prefill"] if policy.chunked and not policy.whole else [])])
+    if not cache:
+        return line
+    return f"{line} --extra_llm_api_options {CACHE_OPTIONS[0]}"
 
 
 def _llama_server(model: str, policy: BatchingPolicy, *, longest: int, weights: str, cache: str, on_cpu: bool) -> str:
