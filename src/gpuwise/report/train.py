@@ -77,7 +77,7 @@ def _measured(result: TrainResult) -> Iterator[tuple[str, str]]:
             ),
         )
     if result.peak_memory_bytes is not None:
-        forecast = ""
+        forecast = "; so little is not compared with a forecast, which counts tensors alone" if check is not None else ""
         if memory is not None:
             forecast = f"; forecast {format_bytes(memory.forecast_bytes)}: {memory.error:+.0%}"
         yield "memory", f"{format_bytes(result.peak_memory_bytes)} at most, above what the process had before{forecast}"
