@@ -16,6 +16,7 @@ from gpuwise.api.serving import serve_plan
 from gpuwise.cli.main import main
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import load_catalog
+from gpuwise.report.serving_running import spot_words
 from gpuwise.serving.api_price import break_even
 from gpuwise.serving.cold_start import TERMS, cold_start
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet, rate_ranges
@@ -202,6 +203,21 @@ def test_a_plan_over_a_day():
     assert data["arrivals"]["day"]["multiples"][0] == 0.5
     assert data["rows"][0]["running"]["cold_start"]["total_s"]["value"] == pytest.approx(3600 * start_h)
     json.dumps(data, allow_nan=False)
+
+
+@pytest.mark.parametrize(("on_demand", "cheaper"), [(0.6, True), (0.74, True), (0.9, False), (None, False)])
+def test_spot_machines_that_cost_more_than_others_say_so(on_demand: float | None, cheaper: bool):
+    fleet = spot_fleet(
+        usd_per_hour=0.74,
+        on_demand_usd_per_hour=on_demand,
+        interruptions_per_day=1.0,
+        start_s=60.0,
+        spare=1,
+        paid=2.0,
+        rate_per_s=1.0,
+        latency_s=1.0,
+    )
+    assert ("leave out --spot" in spot_words(fleet)) == cheaper
 
 
 def test_stopping_when_idle_and_spot_machines():

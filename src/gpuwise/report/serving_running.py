@@ -57,7 +57,9 @@ def idle_words(idle: ScaledToZero) -> str:
 
 def spot_words(spot: SpotFleet) -> str:
     """How many more there are, and whose requests are sent again."""
-    on_demand = "" if spot.on_demand_usd_per_hour is None else f" against {format_usd(spot.on_demand_usd_per_hour)} on demand"
+    usual = spot.on_demand_usd_per_hour
+    on_demand = "" if usual is None else f" against {format_usd(usual)} on demand"
+    on_demand += "" if usual is None or usual > spot.usd_per_hour else ", which is cheaper: leave out --spot"
     return (
         f"{counted(spot.spare, 'instance')} to spare; {number(spot.lost_per_month)} lost a month, and "
         f"{number(spot.retried_per_month)} requests ({_share(spot.retried_share)}) sent again; "
