@@ -146,6 +146,16 @@ def test_a_cache_that_is_too_short_for_many_requests_is_named_with_its_tokens():
     assert f"{row.cache_tokens:,} tokens" in str(error.value)
 
 
+def test_a_board_holds_no_more_than_its_memory():
+    with pytest.raises(UnsupportedError, match=r"raspberry-pi-5: 42.5 GB for weights.* 17.2 GB"):
+        serve_plan("llama3-70b", engine="llama.cpp", on="raspberry-pi-5", rate="1/day", input=50, output=50)
+
+
+def test_a_command_with_a_file_of_options_has_its_text():
+    plan = serve_plan(job(), on="h100-sxm", rate="1/s", engine="tensorrt-llm", cache="fp8")
+    assert "kv_cache.yaml is a file with: kv_cache_config: {dtype: fp8}" in str(plan)
+
+
 def test_a_title_names_the_precision_in_which_all_devices_serve():
     assert serve_plan(job(), on="t4", rate="1/s").precision == "fp16"
     assert serve_plan(job(), on="t4,l4", rate="1/s").precision == "bf16"

@@ -85,6 +85,12 @@ def test_forecasts_are_held_against_what_was_measured():
     assert "cost $1.23" in message
 
 
+def test_a_run_without_a_forecast_of_its_memory_says_why():
+    words = "2 GiB at most, above what the process had before; so little is not compared with a forecast"
+    assert words in text(forecast=ForecastCheck(0.05, 0.045, 0.06, 0.04))
+    assert words not in text()
+
+
 def test_beside_another_program_a_forecast_is_held_against_what_that_left():
     message = text(forecast=ForecastCheck(0.05, 0.045, 0.06, 0.1, available=0.52))
     assert "-50%, inside its interval for the 52 % of the processors that others left it" in message

@@ -128,6 +128,7 @@ QUESTION = {"rate": "40/s", "input": 400, "output": 100, "slo": "ttft=300ms,tpot
 def test_rows_apart_stand_beside_those_together():
     result = serve_plan(job(), on="l4", prefill_on="h100-80gb-sxm", network="100 Gbit Ethernet", **QUESTION)
     assert sorted(row.device for row in result.rows) == ["l4", "l4 after h100-80gb-sxm"]
+    assert result.by_rate == ()  # it would leave out the row of two kinds
     row = next(row for row in result.rows if row.mode is not None)
     mode = row.mode
     assert row.share_within >= 0.99

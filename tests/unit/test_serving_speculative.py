@@ -164,6 +164,7 @@ def test_a_draft_takes_time_and_memory():
     config = json.loads(words[words.index("--speculative-config") + 1])
     assert config == {"method": "draft_model", "model": "openai-community/gpt2", "num_speculative_tokens": 4}
     assert result.to_dict()["rows"][0]["mode"]["acceptance"] == 0.8
+    assert any(note.kind == "drafts-from-version" for note in result.assumption_notes)
     looked_up = serve_plan("gpt2", on="h100-80gb-sxm", draft="ngram", acceptance=0.8, **LOAD).rows[0]
     assert looked_up.mode.pays_up_to > 0
     assert looked_up.alone_latency_s < plain.alone_latency_s

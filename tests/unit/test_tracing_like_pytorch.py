@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from tracing_samples import Counting
 
 import gpuwise
 from gpuwise.errors import StepFailedError, UnsupportedError
@@ -40,22 +40,7 @@ def job(optimizer: str | Optimizers = "adamw", **changes: object) -> Job:
 
 def calls(trace: Trace) -> Counter[str]:
     """Calls of each operator of a step."""
-    counts: Counter[str] = Counter()
-    for operation in trace.sequence.operation.tolist():
-        counts[trace.operations.name[operation]] += 1
-    return counts
-
-
-class Calls(TorchDispatchMode):
-    """Counts the operators of plain PyTorch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.counts[str(func)] += 1
-        return func(*args, **(kwargs or {}))
+    return Counter(trace.operations.name[row] for row in trace.sequence.operation)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +65,12 @@ def test_gradients_are_clipped_by_the_operators_of_plain_pytorch(target: str):
     """PyTorch scales lists of gradients on GPUs and on CPUs alike."""
     plain = model()
     plain(torch.rand(4, 32)).square().mean().backward()
-    with Calls() as counted:
+    with Counting() as counted:
         torch.nn.utils.clip_grad_norm_(list(plain.parameters()), 1.0)
     clipped, free = (calls(record(job(clip_norm=norm), FP32, target=target)) for norm in (1.0, None))
     added = clipped - free
     for name in ("aten._foreach_norm.Scalar", "aten._foreach_mul_.Tensor", "aten.linalg_vector_norm.default"):
-        assert added[name] == counted.counts[name], name
+        assert added[name] == counted.found[name], name
 
 
 @pytest.mark.parametrize("target", ["accelerator", "cpu"])
@@ -95,6 +80,25 @@ def test_operands_of_two_types_fail_as_in_the_step(target: str):
         doubles.loss(model(), doubles.batch(2))
     with pytest.raises(StepFailedError, match=r"torch.float64 and torch.float32"):
         record(doubles, FP32, target=target)
+
+
+def test_a_run_says_what_its_forecast_had_to_guess():
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        out = m(batch["x"])
+        return out.square().mean() if out.norm().item() > 0 else out.mean()
+
+    (note,) = [
+        note
+        for note in gpuwise.train(job(loss=loss), steps=2, micro_batch=4, precision="fp32", run=None).typed_notes
+        if note.kind == "value-not-known"
+    ]
+    assert "test_tracing_like_pytorch.py" in note.text
+
+
+def test_a_chip_without_bf16_says_that_muon_needs_it():
+    blocks = job(model=lambda: nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.ReLU()) for _ in range(3))))
+    with pytest.raises(UnsupportedError, match="muon multiplies in it"):
+        gpuwise.forecast(blocks, on="t4", micro_batch=4, optimizer="muon", precision="fp32")
 
 
 def test_muon_is_refused_before_any_forecast_where_it_updates_nothing():

@@ -10,7 +10,7 @@ import torch
 from benchmarks.memory_on_cpu import Case, compare
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
+from tracing_samples import Counting
 
 import gpuwise
 from gpuwise.api.run_batch import batch_in_memory
@@ -125,16 +125,6 @@ def test_scales_of_fp16_are_updated_once():
     result = names(trace, "optimizer") + names(trace, "backward") + names(trace, "forward")
     assert result["aten._amp_update_scale_.default"] == 1
     assert result["aten._amp_foreach_non_finite_check_and_unscale_.default"] == 2
-
-
-class Counting(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.found[str(func)] += 1
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuwise.job import Job
 from gpuwise.trace import PHASES, Trace
@@ -85,3 +87,15 @@ def rows(trace: Trace) -> list[tuple[str, str, int, str]]:
 
 def operators(trace: Trace, phase: str | None = None) -> list[str]:
     return [name for name, where, _, _ in rows(trace) if phase in (None, where)]
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operators that plain PyTorch runs, by name and overload."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.found[str(func)] += 1
+        return func(*args, **(kwargs or {}))

@@ -26,7 +26,6 @@ from gpuwise.api.train_keywords import AUTO, TrainKeywords, in_folder, step_keyw
 from gpuwise.hardware.detect.ranks import leads_run, rank_environment
 from gpuwise.hardware.waiting import wait_passively
 from gpuwise.notes import Note, sentences
-from gpuwise.notes.job import VALUE_NOT_KNOWN
 from gpuwise.plan.types import Plan
 from gpuwise.runs.attempt import failure_noted
 from gpuwise.step_settings import RunSettings, named_sizes
@@ -178,7 +177,7 @@ class Trainer:
 
     def _values_not_known(self) -> list[Note]:
         """What the forecast had to guess of the data, which may be why the run takes another time."""
-        return [note for note in (self.forecast.assumption_notes if self.forecast else ()) if note.kind == VALUE_NOT_KNOWN]
+        return [note for note in (self.forecast.assumption_notes if self.forecast else ()) if note.kind == "value-not-known"]
 
     @property
     def reasons(self) -> tuple[str, ...]:

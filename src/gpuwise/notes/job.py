@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from gpuwise.notes.note import kind_of_note
 
-VALUE_NOT_KNOWN = "value-not-known"  # the kind of the note of that name below
-
 
 @kind_of_note(flag="--seq-len")
 def assumed_sequence_length(*, length: int) -> str:

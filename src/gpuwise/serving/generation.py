@@ -27,7 +27,6 @@ _CONTRACTIONS = tuple(KINDS.index(kind) for kind in _ALONE)
 _ROUTING = tuple(KINDS.index(kind) for kind in ("embedding", "scatter", "sort"))  # of tokens to experts: fused, too
 ROUTING_KERNELS = 2  # the choice of experts, and the order of their rows (vLLM: topk_softmax, moe_align_block_size)
 _FUSED = "fused"
-_FP16 = {"bfloat16": "float16"}
 _READ, _WRITTEN = COLUMNS.index("bytes_read"), COLUMNS.index("bytes_written")
 
 
@@ -164,10 +163,10 @@ class Generation:
 
         def of(part: TraceFamily) -> TraceFamily:
             header = replace(part.header, strategy=part.header.strategy.but(precision="fp16"))
-            dtypes = tuple(_FP16.get(dtype, dtype) for dtype in part.operations.dtype)
+            dtypes = tuple(dtype.replace("bfloat16", "float16") for dtype in part.operations.dtype)
             return replace(part, header=header, operations=replace(part.operations, dtype=dtypes))
 
-        layers = tuple(replace(layer, dtype=_FP16.get(layer.dtype, layer.dtype)) for layer in self.attention)
+        layers = tuple(replace(layer, dtype=layer.dtype.replace("bfloat16", "float16")) for layer in self.attention)
         return replace(self, tokens=of(self.tokens), head=of(self.head), attention=layers)
 
     def cache_bytes(self, tokens: int) -> int:

@@ -10,6 +10,7 @@ from gpuwise.strategy.kernels import (
     fused_sgd_fault,
     kernels_for,
     kernels_of,
+    nothing_for_muon,
 )
 from gpuwise.strategy.legal import EXCLUSIONS, check_techniques
 from gpuwise.strategy.mesh import AXES, Mesh
@@ -43,4 +44,5 @@ __all__ = [
     "fused_sgd_fault",
     "kernels_for",
     "kernels_of",
+    "nothing_for_muon",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.strategy.checks import check_choice
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adafactor", "muon", "adamw-8bit", "adamw-4bit")
@@ -15,6 +15,14 @@ KERNELS_OF = {
     "muon": ("for-loop",),
     **dict.fromkeys(("adamw-8bit", "adamw-4bit"), ("fused",)),
 }
+
+
+def nothing_for_muon(model: str) -> UnsupportedError:
+    """The error for a model without matrices in repeated blocks. model: its name."""
+    return UnsupportedError(
+        f"{model} has no matrices in repeated blocks for muon to update.",
+        ["--optimizer adamw", "group the layers in a torch.nn.ModuleList or Sequential"],
+    )
 
 
 def fused_sgd_fault(*, on_cpu: bool, in_16_bits: bool, scaled: bool) -> str | None:

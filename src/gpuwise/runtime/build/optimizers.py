@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from gpuwise.errors import InputError, JobError, UnsupportedError
 from gpuwise.job import repeated_blocks
 from gpuwise.job.dependencies import require
-from gpuwise.strategy import fused_sgd_fault, kernels_for, kernels_of
+from gpuwise.strategy import fused_sgd_fault, kernels_for, kernels_of, nothing_for_muon
 
 OptimizerChoice = str | Callable[[Iterable[Parameter]], Optimizer]
 
@@ -119,10 +119,7 @@ def hidden_matrices(model: nn.Module) -> list[Parameter]:
     """
     matrices = {p: None for block in repeated_blocks(model) for p in block.parameters() if p.dim() == 2 and p.requires_grad}
     if not matrices:
-        raise UnsupportedError(
-            f"{type(model).__name__} has no matrices in repeated blocks for muon to update.",
-            ["--optimizer adamw", "group the layers in a torch.nn.ModuleList or Sequential"],
-        )
+        raise nothing_for_muon(type(model).__name__)
     return list(matrices)
 
 

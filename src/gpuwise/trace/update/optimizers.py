@@ -11,7 +11,7 @@ from math import prod
 from typing import TypeVar
 
 from gpuwise.errors import InputError, UnsupportedError
-from gpuwise.strategy import StepFacts, Strategy, check_techniques, kernels_of
+from gpuwise.strategy import StepFacts, Strategy, check_techniques, kernels_of, nothing_for_muon
 from gpuwise.trace.family import TraceFamily
 from gpuwise.trace.parallel.variant import is_split
 from gpuwise.trace.tables import BEFORE
@@ -59,10 +59,7 @@ def with_optimizer(
     edit = Edit(trace)
     parameters = parameters_of(trace, edit, needs_shapes=optimizer in ("adafactor", "muon"))
     if optimizer == "muon" and recorded.mesh.pp == 1 and not any(p.hidden for p in parameters):
-        raise UnsupportedError(
-            f"{trace.header.job} has no matrices in repeated blocks for muon to update.",
-            ["--optimizer adamw", "group the layers in a torch.nn.ModuleList or Sequential"],
-        )
+        raise nothing_for_muon(trace.header.job)
     on_host = trace.header.target == "cpu"
     if is_split(recorded) and optimizer in ("sgd", "momentum"):
         kernels = kernels or "foreach"  # aten._fused_sgd_ has no sharding strategy (PyTorch 2.13)
