@@ -29,9 +29,10 @@ case "$*" in
   *--help) echo --shutdown-timeout ;;
   *)
     run="${*: -1}"
+    becomes() { echo "$1" >"$run/state.$PET_NODE_RANK"; mv "$run/state.$PET_NODE_RANK" "$run/state"; }  # the other pod reads it
     echo "$PET_NODE_RANK $PET_MASTER_ADDR $PET_MASTER_PORT $(getent hosts "$PET_MASTER_ADDR" | head -n 1)" >>"$run/starts"
-    [ -e "$run/saved" ] && echo done >"$run/state" && exit 0
-    trap 'echo interrupted >"$run/state"; touch "$run/saved"; exit 1' TERM
+    [ -e "$run/saved" ] && becomes done && exit 0
+    trap 'becomes interrupted; touch "$run/saved"; exit 1' TERM
     touch "$run/ready.$PET_NODE_RANK"
     while :; do read -rt 0.02 <> <(:); done ;;
 esac
