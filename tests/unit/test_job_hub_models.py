@@ -10,12 +10,16 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
 from gpuwise.errors import GpuwiseError, InputError, JobError, UnknownNameError  # noqa: E402
 from gpuwise.job import checked_batch, repeated_blocks, resolve  # noqa: E402
 from gpuwise.job.batches import map_tensors  # noqa: E402
 from gpuwise.job.job import meta_model  # noqa: E402
 from gpuwise.job.presets import preset_job  # noqa: E402
 from gpuwise.job.torchvision_cpu import make_importable  # noqa: E402
+from gpuwise.runtime.build.program import build  # noqa: E402
+from gpuwise.strategy import Strategy  # noqa: E402
 
 TEXT = {
     "vocab_size": 64,
@@ -186,6 +190,38 @@ def test_a_model_without_a_head_says_which_one_is_added(folder):
     (note,) = [note for note in resolve(f"hf:{folder(bert)}").assumptions if note.kind == "assumed-head"]
     assert "BertModel" in note.text
     assert not any(note.kind == "assumed-head" for note in resolve(f"hf:{folder(named)}").assumptions)
+
+
+TINY_BERT = {"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+@pytest.mark.parametrize("architecture", ["BertModel", "BertForMaskedLM", "BertForSequenceClassification"])
+def test_a_forward_pass_multiplies_what_transformers_own_class_does(folder, architecture):
+    job = resolve(f"hf:{folder({**TINY_BERT, 'architectures': [architecture]})}", seq_len=16)
+    torch.manual_seed(0)
+    own = (
+        getattr(transformers, architecture)
+        ._from_config(transformers.BertConfig(**TINY_BERT), attn_implementation="sdpa")
+        .eval()
+    )
+    tokens = job.batch(3)["input_ids"]
+    with FlopCounterMode(display=False) as counted, torch.no_grad():
+        own(tokens)
+    pooler = 2 * 3 * 32 * 32 if architecture == "BertModel" else 0  # of the first token; a masked-word model has none
+    program = build(job, Strategy(micro_batch=3, mode="infer"), "cpu")
+    with FlopCounterMode(display=False) as recorded:
+        output = program.infer(job.batch(3))
+    assert recorded.get_total_flops() == counted.get_total_flops() - pooler
+    assert ("last_hidden_state" in output) == (architecture == "BertModel")
+    assert "loss" not in output
+
+
+def test_a_decoder_without_a_head_is_served_for_its_embeddings(folder):
+    sizes = {"vocab_size": 100, "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 64}
+    config = {"model_type": "mistral", **sizes, "num_key_value_heads": 1}
+    for architectures, generates in ((["MistralModel"], False), (["MistralForCausalLM"], True), (None, True)):
+        job = resolve(f"hf:{folder({**config, 'architectures': architectures})}")
+        assert (job.generate is not None) == generates
 
 
 def test_an_unreachable_hub_is_answered_with_a_local_folder(monkeypatch):

@@ -300,7 +300,7 @@ REFUSED = {
     "compile": (gan(), STRATEGY.but(compile=True), "not compiled as a whole"),
     "optimizer": (gan(), STRATEGY.but(optimizer="adamw"), "its own optimizers \\(discriminator, generator\\)"),
     "kernels": (gan(), STRATEGY.but(optimizer_kernels="foreach"), "its own optimizers"),
-    "inference": (gan(), STRATEGY.but(mode="infer"), "a forward pass is not known"),
+    "inference": (gan(), STRATEGY.but(mode="infer"), "no forward pass"),
     "closure and accumulation": (toy(optimizer=torch.optim.LBFGS), STRATEGY.but(accumulation=2), "evaluates the loss itself"),
     "closure and fp16": (toy(optimizer=torch.optim.LBFGS), STRATEGY.but(precision="amp-fp16"), "scaled inside a closure"),
     "closure and clipping": (toy(optimizer=torch.optim.LBFGS, clip_norm=1.0), STRATEGY, "clipped inside a closure"),
@@ -313,6 +313,13 @@ def test_what_has_no_meaning_is_refused_before_anything_starts(case):
     with pytest.raises((UnsupportedError, InputError), match=what) as caught:
         build(job, strategy, "cpu")
     assert caught.value.ways_out
+
+
+def test_a_forward_pass_of_its_own_stands_for_inference():
+    job = gan(forward=lambda model, batch: model.discriminator(batch["x"]))
+    program = build(job, STRATEGY.but(mode="infer"), "cpu")
+    batch = job.batch(4)
+    assert torch.equal(program.infer(batch), program.model.discriminator(batch["x"]))
 
 
 def test_no_step_is_skipped():

@@ -196,6 +196,23 @@ def test_outputs_are_those_of_pytorch(engine: str):
             np.testing.assert_allclose(output, other, rtol=1e-4, atol=1e-5)
 
 
+def test_a_jobs_own_forward_pass_is_exported(engine: str):
+    from gpuwise.runtime.serving.exported import ExportedModel
+
+    def embeddings(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return model[0](batch["x"]).mean(1)
+
+    job = Job(
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)),
+        lambda n: {"x": torch.randn(n, 3, 4), "labels": torch.zeros(n)},
+        lambda model, batch: model(batch["x"]).sum(),
+        forward=embeddings,
+    )
+    torch.manual_seed(3)
+    model = ExportedModel(job, INFER, batch=4, runtime=engine)  # compares its outputs with PyTorch's
+    assert [output.shape for output in model.run([1, 0, 2])] == [(3, 8)]
+
+
 def test_serve_check_serves_the_graph(engine: str):
     result = serve_check(two_inputs(), engine=engine, rate="inf", requests=20, batch=4)
     assert result.settings["engine"] == engine

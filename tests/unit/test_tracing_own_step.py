@@ -192,7 +192,7 @@ def test_lbfgs_without_a_line_search_is_what_it_says():
         ({"optimizer": "sgd"}, "its own optimizers"),
         ({"optimizer_in_backward": True}, "not inside backward"),
         ({"offload": "optimizer"}, "not moved to the host"),
-        ({"mode": "infer"}, "a forward pass is not known"),
+        ({"mode": "infer"}, "no forward pass"),
         ({"on": "rtx-4090:2"}, "averaged over devices"),
         ({"compile": True}, "not compiled as a whole"),
     ],

@@ -73,6 +73,7 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
             name=name,
             sample_unit="image",
             image_size=size,
+            forward=model_forward,
             assumptions=(*((guess,) if image_size is None else ()), optimizer),
         )
     if image_size is not None:
@@ -80,7 +81,9 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
     text = config.get_text_config()
     length = _seq_len(text, seq_len, name)
     guess = notes.assumed_sequence_length(length=length)
-    head = () if named else (notes.assumed_head(model=", ".join(config.architectures or [config.model_type]), task=kind),)
+    headless = bool(config.architectures) and not named  # such as BertModel
+    model = ", ".join(config.architectures or [config.model_type])
+    head = () if named else (notes.assumed_head(model=model, task=kind, served=not headless),)
     guesses = (*((guess,) if seq_len is None else ()), *head, notes.assumed_full_sequences(), optimizer)
     batch = partial(_text_batch, kind, vocabulary=text.vocab_size, seq_len=length, labels=config.num_labels)
     return Job(
@@ -93,14 +96,29 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
         seq_len=length,
         learning_rate=1e-4,
         assumptions=guesses,
-        generate=model_generate if kind == "next-token" else None,
+        generate=model_generate if kind == "next-token" and not headless else None,
         context_length=_context_length(text),
+        forward=None if kind == "translation" else model_embeddings if headless else model_forward,
     )
 
 
 def model_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """The loss that a Hugging Face model computes itself when it is given labels."""
     return model(**batch).loss
+
+
+def model_forward(model: nn.Module, batch: dict[str, Tensor]) -> object:
+    """The output of a Hugging Face model for a batch, without a loss."""
+    return model(**_inputs(batch))
+
+
+def model_embeddings(model: nn.Module, batch: dict[str, Tensor]) -> object:
+    """The last hidden state of a Hugging Face model, without its head."""
+    return model.base_model(**_inputs(batch))
+
+
+def _inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in batch.items() if name != "labels"}
 
 
 def model_generate(model: nn.Module, tokens: Tensor, cache: object) -> tuple[Tensor, object]:

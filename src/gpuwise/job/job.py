@@ -75,6 +75,8 @@ class Job:
             sequences whose earlier tokens are in the cache, which is None at first and any object afterwards. None (the
             default): the model does not generate.
         context_length: most tokens of a sequence that it generates. None (the default): no limit.
+        forward: (model, batch) -> the answer to a request: the forward pass of mode "infer" and of serving. None (the default):
+            what the model returns where the loss calls it first.
 
     Raises JobError when a field makes no sense.
     """
@@ -102,6 +104,7 @@ class Job:
     tensor_parallel_plan: Mapping[str, str] | None = None
     generate: Generate | None = None
     context_length: int | None = None
+    forward: Callable[[nn.Module, Batch], object] | None = None
 
     def __post_init__(self) -> None:
         check_functions(vars(self))
@@ -116,7 +119,7 @@ class Job:
                     f"a job's {field} must be a function, got {type(getattr(self, field)).__name__}.",
                     [f"write {field}=lambda ...: ..."],
                 )
-        for field in ("loss", "step", "samples_in", "data", "evaluate", "generate"):
+        for field in ("loss", "step", "samples_in", "data", "evaluate", "generate", "forward"):
             value = getattr(self, field)
             if value is not None and not callable(value):
                 raise JobError(

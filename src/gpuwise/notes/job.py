@@ -78,12 +78,10 @@ def no_classifier(*, model: str) -> str:
 
 
 @kind_of_note()
-def assumed_head(*, model: str, task: str) -> str:
-    """A config that names a model without a head gets the one that its family is pretrained with."""
-    return (
-        f"{model} names no head: that of {task} is added, with its loss; for embeddings alone, write a Job whose loss takes "
-        "model(...).last_hidden_state"
-    )
+def assumed_head(*, model: str, task: str, served: bool) -> str:
+    """A config that names a model without a head gets the one that its family is pretrained with; it is served without."""
+    used = "is added" if served else "is added for training; a forward pass, and serving, end with the last hidden state"
+    return f"{model} names no head: that of {task} {used}"
 
 
 @kind_of_note()

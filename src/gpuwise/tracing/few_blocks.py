@@ -84,7 +84,7 @@ def _few_blocks(job: Job, strategy: Strategy) -> FewBlocks | None:
     passes = []
     for count in (few.blocks, few.long, few.short):
         del _container(model, container)[count:]
-        passes.append(_forward(job, model, batch))
+        passes.append(_forward(job, strategy, model, batch))
     whole, long_pass, short_pass = passes
     try:
         alignment = aligned(short_pass, long_pass, (short_pass, long_pass), few.blocks - few.short)
@@ -141,10 +141,11 @@ def _settings(block: nn.Module) -> dict[tuple[str, str], object]:
     return settings
 
 
-def _forward(job: Job, model: nn.Module, batch: object) -> list[Call]:
-    assert job.loss is not None
+def _forward(job: Job, strategy: Strategy, model: nn.Module, batch: object) -> list[Call]:
+    compute = job.forward if strategy.mode == "infer" and job.forward else job.loss
+    assert compute is not None
     with _Calls() as calls:
-        job.loss(model.train(), batch)
+        compute(model.train(), batch)
     return calls.calls
 
 

@@ -30,8 +30,8 @@ def check_program(job: Job, strategy: Strategy, model: nn.Module) -> None:
             f"{job.name or 'the model'} has no parameter that requires a gradient.",
             ["set requires_grad on what should be trained", "use --mode infer"],
         )
-    if strategy.mode != "train" and job.loss is None:
+    if strategy.mode != "train" and job.loss is None and job.forward is None:
         raise UnsupportedError(
-            f"{job.name or 'the job'} has its own step and no loss, so a forward pass is not known.",
-            ["loss=lambda model, batch: ... in the Job, beside its step"],
+            f"{job.name or 'the job'} has its own step and no forward pass.",
+            ["forward=lambda model, batch: model(batch) in the Job, beside its step"],
         )

@@ -233,9 +233,12 @@ class Program:
         """
         if self._rank_model.pipeline is not None:
             return self._rank_model.pipeline.infer(batch)
-        assert self._rank_model.loss is not None
+        batch = self._on_device(batch)
         with torch.no_grad(), self._autocast(), self._rank_model.outside_loss(), self._rank_model.split():
-            return output_of(self.model, self._rank_model.loss, self._on_device(batch))
+            if self.job.forward is not None:
+                return self.job.forward(self.model, batch)
+            assert self._rank_model.loss is not None
+            return output_of(self.model, self._rank_model.loss, batch)
 
     def _autocast(self) -> AbstractContextManager[object]:
         return autocast(self.strategy.precision, self.device.type) if self._rank_model.autocasts else nullcontext()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from torch import nn
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.job import Job
@@ -15,7 +17,7 @@ from gpuwise.job.batches import checked_batch, named_tensors
 from gpuwise.job.dependencies import require
 from gpuwise.job.job import Batch
 from gpuwise.runtime.build.program import Program
-from gpuwise.runtime.serving.exporting import export, input_names, model_arguments
+from gpuwise.runtime.serving.exporting import ForwardPass, export, input_names, model_arguments
 from gpuwise.runtime.serving.models import SAMPLES, WARM_UPS, built, check_collates, collated
 from gpuwise.serving.requests import Requests
 from gpuwise.strategy import Strategy
@@ -70,11 +72,11 @@ class ExportedModel:
         check_collates(job)
         require(runtime, purpose=f"serve with --engine {runtime}")
         program = built(job, strategy, torch.device("cpu"))
-        assert job.loss is not None
+        model, pass_of = _exportable(job, program.model)
         batches = [checked_batch(job, 1) for _ in range(SAMPLES)]
         with torch.no_grad():
-            samples = [model_arguments(program.model, job.loss, batch) for batch in batches]
-            several = model_arguments(program.model, job.loss, collated(batches[:EXAMPLES]))
+            samples = [pass_of(batch) for batch in batches]
+            several = pass_of(collated(batches[:EXAMPLES]))
         self._samples = [_arrays(sample) for sample in samples]
         self._grows = [
             len(few) > len(one) if one.ndim else False for one, few in zip(self._samples[0], _arrays(several), strict=True)
@@ -82,7 +84,7 @@ class ExportedModel:
         self._names = input_names(len(self._grows))
         with TemporaryDirectory(prefix="gpuwise-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / "model.onnx"
-            export(program.model, samples[0], several, path, job=job.name or "the job")
+            export(model, samples[0], several, path, job=job.name or "the job")
             self._session = SESSIONS[runtime](path, torch.get_num_threads())
         for size in sorted({1, batch}):
             self._compare(program, collated([batches[request % SAMPLES] for request in range(size)]), size, runtime=runtime)
@@ -118,6 +120,14 @@ class ExportedModel:
                 "a forward pass without random numbers, and without Python branches on values or on the number of samples",
             ],
         )
+
+
+def _exportable(job: Job, model: nn.Module) -> tuple[nn.Module, Callable[[Batch], Batch]]:
+    """The module to export, and the arguments of its call with a batch."""
+    if job.forward is not None:
+        return ForwardPass(model, job.forward), lambda batch: ((batch,), {})
+    assert job.loss is not None
+    return model, partial(model_arguments, model, job.loss)
 
 
 def _arrays(tensors: Batch) -> list[np.ndarray]:

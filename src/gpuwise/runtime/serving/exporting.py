@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -30,6 +30,17 @@ class TensorCall(nn.Module):
         inputs = iter(tensors)
         args, kwargs = map_tensors(self._arguments, lambda _: next(inputs))
         return tuple(tensor for _, tensor in named_tensors(self.model(*args, **kwargs)))
+
+
+class ForwardPass(nn.Module):
+    """A job's own forward pass as a module, from a batch to its answers."""
+
+    def __init__(self, model: nn.Module, forward: Callable[[nn.Module, Batch], object]) -> None:
+        super().__init__()
+        self.model, self._forward = model, forward
+
+    def forward(self, batch: Batch) -> object:
+        return self._forward(self.model, batch)
 
 
 def export(model: nn.Module, one: Batch, several: Batch, path: Path, *, job: str) -> None:
