@@ -97,7 +97,7 @@ def test_a_run_says_what_its_forecast_had_to_guess():
 
 def test_a_chip_without_bf16_says_that_muon_needs_it():
     blocks = job(model=lambda: nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.ReLU()) for _ in range(3))))
-    with pytest.raises(UnsupportedError, match="muon multiplies in it"):
+    with pytest.raises(UnsupportedError, match="muon's updates"):
         gpuwise.forecast(blocks, on="t4", micro_batch=4, optimizer="muon", precision="fp32")
 
 

@@ -14,6 +14,7 @@ from tracing_samples import batch_of, mlp_job
 from gpuwise.cli.main import main
 from gpuwise.errors import JobError
 from gpuwise.job import Job
+from gpuwise.job.job import meta_model
 from gpuwise.strategy import Strategy
 from gpuwise.tracing import record
 from gpuwise.tracing.answers import Answers
@@ -288,3 +289,38 @@ def test_what_lay_in_memory_before_does_not_answer_for_what_lies_there_now() -> 
     assert answers.answer(asks, (value,)) is False
     answers.remember(torch.ops.aten.add.Tensor, value)  # the same address, as after a free
     assert answers.answer(asks, (value,)) == 1.0
+
+
+def test_a_job_that_moves_itself_to_the_cpu_is_told_to_leave_it():
+    """device = "cuda" if torch.cuda.is_available() else "cpu" is the CPU where a forecast is made."""
+    for moves in (builds(lambda model: model.to("cpu")), calls(lambda y, x: y + x[:, :5].to("cpu"))):
+        error = refusal(moves)
+        assert "leave .to(device)" in error.ways_out[0], error.what
+    with pytest.raises(JobError, match="moves its model or tensors to a device itself"):
+        meta_model(builds(lambda model: model.to("cpu")))
+
+
+def test_a_product_of_operands_on_two_devices_names_the_devices_and_not_their_types():
+    job = with_loss(lambda m, b: m(b["x"].to("cpu")).sum())
+    with pytest.raises(JobError, match="a tensor on the CPU meets one on the device"):
+        record(job, Strategy(micro_batch=2, precision="amp-bf16"))
+
+
+def test_a_model_that_compiles_itself_is_sent_to_the_flag():
+    job = Job(lambda: torch.compile(mlp_job().model()), mlp_job().batch, mlp_job().loss)
+    with pytest.raises(JobError, match="compiles its model itself") as caught:
+        record(job, Strategy(micro_batch=2))
+    assert "--compile" in caught.value.ways_out[0]
+
+
+def test_flex_attention_and_nested_tensors_have_ways_out():
+    def flex(y: Tensor, x: Tensor) -> Tensor:
+        from torch.nn.attention.flex_attention import flex_attention
+
+        return flex_attention(*(x.view(x.shape[0], 1, 4, 16) for _ in range(3)))
+
+    def nested(y: Tensor, x: Tensor) -> Tensor:
+        return torch.nested.nested_tensor([x[0], x[1]], layout=torch.jagged).to_padded_tensor(0.0)
+
+    assert "FlexAttention" in refusal(calls(flex)).what
+    assert "nested tensors" in refusal(calls(nested)).what

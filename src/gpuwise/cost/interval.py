@@ -15,13 +15,15 @@ from gpuwise.cost.parameters import Parameters
 from gpuwise.cost.rates import family
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
-from gpuwise.notes.step import kernels_without_a_model
+from gpuwise.notes.step import decompositions_without_a_model, kernels_without_a_model
 from gpuwise.strategy import Strategy
 from gpuwise.trace.trace import Trace
 
 # Kernels without a model are named if they take at least this share of the device's time.
 UNMODELLED = 0.02
 _NAMED = 5
+# Factorizations and solvers of n x n matrices: some n^3 operations, most of them one after the other.
+_DECOMPOSITIONS = ("eig", "svd", "qr", "geqrf", "cholesky", "linalg_lu", "linalg_ldl", "linalg_inv", "linalg_solve", "lstsq")
 # What stays exposed of communication that computation hides as well as it can: 1 - overlap_share of efficiency.toml.
 LEAST_EXPOSED = 0.2
 
@@ -125,24 +127,32 @@ def step_interval(
     return Interval(step_s, step_s * low, step_s * high)
 
 
+def _decomposes(operator: str) -> bool:
+    return any(word in operator for word in _DECOMPOSITIONS)
+
+
 def unmodelled(trace: Trace, times: KernelTimes) -> list[Note]:
-    """A note that names the kernels without a model of their own, if they exceed UNMODELLED of the device's time."""
+    """Notes that name the kernels without a model of their own: decompositions, and others above UNMODELLED of the time."""
     generic = np.array([applied.level == "generic" for applied in times.figures], dtype=bool)[times.kernel_class]
     counts = trace.counts()
     seconds = counts * times.device_s
+    decomposed = [row for row in np.flatnonzero(generic & (counts > 0)).tolist() if _decomposes(trace.operations.name[row])]
+    names = sorted({plain(trace.operations.name[row]) for row in decomposed})
+    notes = [decompositions_without_a_model(calls=int(counts[decomposed].sum()), names=", ".join(names))] if names else []
     share = float(seconds[generic].sum()) / max(float(seconds.sum()), 1e-30)
     if share <= UNMODELLED:
-        return []
+        return notes
     by_name: dict[str, float] = {}
     for row in np.flatnonzero(generic).tolist():
         name = plain(trace.operations.name[row])
         by_name[name] = by_name.get(name, 0.0) + float(seconds[row])
     names = sorted(by_name, key=lambda name: -by_name[name])
     return [
+        *notes,
         kernels_without_a_model(
             share=share,
             calls=int(counts[generic].sum()),
             names=", ".join(names[:_NAMED]),
             more=max(0, len(names) - _NAMED),
-        )
+        ),
     ]

@@ -213,8 +213,11 @@ def _missing(chip: Chip, name: str) -> UnsupportedError:
     if name in NEAREST:
         able = [other for other in NEAREST[name] if chip.peak_flops_per_s.get(other) and (other != "fp16" or fast_fp16(chip))]
         ways = [*(f"hold the numbers in {other}, the nearest it has" for other in able[:1]), *ways]
-    of_muon = " (muon multiplies in it at any precision)" if name == "bf16" else ""
-    return UnsupportedError(f"{chip.id} has no {name} peak rate in the catalog, which {name} arithmetic needs{of_muon}.", ways)
+    why = ""
+    if name == "bf16":
+        why = " (a model that is made in it, and muon's updates, at any precision)"
+        ways = ["make the model's parameters in fp32, and leave the type to --precision", *ways]
+    return UnsupportedError(f"{chip.id} has no {name} peak rate in the catalog, which {name} arithmetic needs{why}.", ways[:2])
 
 
 def capability(chip: Chip) -> str:

@@ -38,6 +38,14 @@ _OF_A_STEP = ("batch_size", "micro_batch", "micro_batch_size", "per_device_train
 _OF_A_RUN = ("epochs", "steps", "precision", "device", "accumulate", "num_epochs", "max_steps")
 
 
+def moves_itself() -> JobError:
+    """The error for a job that moves its model or its tensors to a device."""
+    return JobError(
+        "the job moves its model or tensors to a device itself.",
+        ["leave .to(device) and .cpu() out of model, batch and loss: gpuwise moves them"],
+    )
+
+
 def unknown_keyword(name: str, fields: Iterable[str]) -> JobError:
     """The error for a keyword that is not among the fields of a Job."""
     what = f"a Job has no {name!r}"

@@ -114,7 +114,9 @@ def model_forward(model: nn.Module, batch: dict[str, Tensor]) -> object:
 
 def model_embeddings(model: nn.Module, batch: dict[str, Tensor]) -> object:
     """The last hidden state of a Hugging Face model, without its head."""
-    return model.base_model(**_inputs(batch))
+    encoder = model.base_model
+    assert isinstance(encoder, nn.Module)
+    return encoder(**_inputs(batch))
 
 
 def _inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpuwise.errors import GpuwiseError, JobError, message_of
-from gpuwise.job.argument_checks import check_functions
+from gpuwise.job.argument_checks import check_functions, moves_itself
 from gpuwise.job.deferred_errors import checked_keywords
 from gpuwise.job.dependencies import require
 from gpuwise.job.job_module import job_module
@@ -195,6 +195,8 @@ def meta_model(job: Job) -> nn.Module:
     except GpuwiseError:
         raise
     except Exception as error:
+        if "Cannot copy out of meta tensor" in str(error):
+            raise moves_itself() from error
         raise JobError(
             f"the job's model function raised: {type(error).__name__}: {message_of(error)}.",
             ["call it by itself in Python to see where"],

@@ -148,6 +148,8 @@ def _load(path: Path) -> ModuleType:
         ways = ["run it with Python by itself to see where"]
         if isinstance(error, ModuleNotFoundError):
             ways.insert(0, "install what it imports beside gpuwise")
+        if isinstance(error, ImportError) and "relative import" in str(error):
+            ways = ["import by the whole name (from package.module import ...), its parent folder in PYTHONPATH"]
         if isinstance(error, SystemExit):
             ways = ['put what ends the program under if __name__ == "__main__":']
         message = f"{type(error).__name__}: {message_of(error)}{_line(error, path)}"

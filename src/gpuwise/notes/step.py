@@ -222,6 +222,15 @@ def kernels_without_a_model(*, share: float, calls: int, names: str, more: int) 
     )
 
 
+@kind_of_note()
+def decompositions_without_a_model(*, calls: int, names: str) -> str:
+    """Decompositions of matrices are priced as if they read and wrote them once."""
+    return (
+        f"{calls:,} decompositions of matrices ({names}) are priced by their bytes alone: they take many times as long, "
+        "and the interval does not cover it"
+    )
+
+
 @kind_of_note(flag="--on")
 def memory_not_known() -> str:
     """Nothing limits the micro-batch, because the device's memory is not known."""

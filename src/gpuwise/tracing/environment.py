@@ -34,6 +34,7 @@ def environment(target: str) -> Iterator[None]:
         stack.enter_context(only_recorded())
         stack.enter_context(VirtualMode())
         stack.enter_context(_lists_of_tensors())
+        stack.enter_context(_inference_mode_without_gradients())
         stack.enter_context(targeting(target))
         # On this thread alone: autograd's device threads exist only for devices registered before its first use.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -52,6 +53,22 @@ def _lists_of_tensors() -> Iterator[None]:
         for module in (_foreach_utils, optimizer):
             types = [*module._foreach_supported_types, FakeTensor]
             stack.enter_context(patched(module, "_foreach_supported_types", types))
+        yield
+
+
+@contextmanager
+def _inference_mode_without_gradients() -> Iterator[None]:
+    """Inside, torch.inference_mode is torch.no_grad, whose kernels are the same: in its own way, operators arrive as what
+    they are composed of later, such as aten.linear."""
+    mode = torch.inference_mode
+
+    def enter(self: torch.inference_mode) -> None:
+        self._gradients = torch.set_grad_enabled(not self.mode)  # type: ignore[attr-defined]
+
+    def leave(self: torch.inference_mode, *error: object) -> None:
+        self._gradients.__exit__(*error)  # type: ignore[attr-defined]
+
+    with patched(mode, "__enter__", enter), patched(mode, "__exit__", leave):
         yield
 
 

@@ -24,10 +24,13 @@ _OPERANDS: dict[OpOverload, tuple[int, ...]] = {
 
 
 def check_operand_types(op: OpOverload, args: Sequence[object]) -> None:
-    """Raises RuntimeError, as the step itself would, where the operands of a product have different types."""
+    """Raises RuntimeError, as the step itself would, where the operands of a product have different types.
+
+    Operands on different devices are left to PyTorch, whose error is of these.
+    """
     positions = _OPERANDS.get(op)
     if positions is None:
         return
     a, b = (args[position] for position in positions)
-    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype != b.dtype:
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype != b.dtype and a.device == b.device:
         raise RuntimeError(f"{op.name()} takes operands of one type, but got {a.dtype} and {b.dtype}")

@@ -168,9 +168,12 @@ def _recorded(recording: _Recording, *, first_step: bool) -> list[RecordedStep] 
             recorder.answers.note(no_virtual_accelerator(torch_version=torch.__version__, problem=replaced))
         try:
             with steady_lbfgs(recorder.answers):
-                return _record_steps(recording, recorder, world, first_step=first_step)
+                steps = _record_steps(recording, recorder, world, first_step=first_step)
+            if recorder.failure is not None:
+                raise recorder.failure
+            return steps
         except Exception as error:  # the user's model and loss may raise anything
-            raise explained(error, job.name) from error
+            raise explained(recorder.failure or error, job.name) from error
 
 
 def _record_steps(

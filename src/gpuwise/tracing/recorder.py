@@ -9,12 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    UnsupportedOperatorException,
-)
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
 
@@ -36,6 +31,8 @@ from gpuwise.tracing.collectives import (
 )
 from gpuwise.tracing.counts import Counts
 from gpuwise.tracing.describe import describe, device_type, dtype_name, size_bytes, updated_sizes
+from gpuwise.tracing.fake_calls import called, stand_ins
+from gpuwise.tracing.graph_passes import GraphPasses
 from gpuwise.tracing.in_place import as_on_a_device
 from gpuwise.tracing.kernels.layouts import copied_operands
 from gpuwise.tracing.module_tracker import ModuleTracker
@@ -44,7 +41,7 @@ from gpuwise.tracing.operator_call import OperatorCall, tensors_in
 from gpuwise.tracing.patching import patched
 from gpuwise.tracing.positions import Origin, PositionRow
 from gpuwise.tracing.propagation import unseen_propagation
-from gpuwise.tracing.refusals import dynamic_shape, no_shape_rule, refuse_cuda
+from gpuwise.tracing.refusals import refuse_cuda
 from gpuwise.tracing.storage_table import StorageRow, StorageTable
 from gpuwise.tracing.streams import NOTHING, Enqueued, Streams
 from gpuwise.tracing.virtual_device import DEVICE, use
@@ -83,6 +80,7 @@ class Recorder(TorchDispatchMode):
         updating: whether an optimizer steps, which may be inside backward; set by the caller.
         paused: whether nothing is recorded; set by the caller.
         origin: set by a caller that knows the origin of operations better; else None.
+        failure: the first exception of an operator in a backward that goes on with stand-ins, to be raised after it; else None.
     """
 
     @classmethod
@@ -106,6 +104,8 @@ class Recorder(TorchDispatchMode):
         self._of_ranks = self.groups.mesh.devices > 1
         self.micro_step, self.updating, self.paused = 0, False, False
         self.origin: Origin | None = None
+        self.failure: Exception | None = None
+        self._graph_passes = GraphPasses()
         self._patches = ExitStack()
         self._group_streams: dict[int, int] = {}  # by the index of a group: the stream of its collectives
         self._done: dict[int, Enqueued] = {}  # by the address of a storage: the collective that fills it
@@ -136,6 +136,7 @@ class Recorder(TorchDispatchMode):
 
         self._patches = ExitStack()
         self._patches.enter_context(self.modules.tracking())
+        self._patches.enter_context(self._graph_passes.noticing())
         self._patches.enter_context(patched(torch.UntypedStorage, "resize_", resize_and_record))
         self._patches.enter_context(unseen_propagation(self))
         if self._of_ranks:
@@ -151,13 +152,22 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, object] | None = None
     ) -> object:
+        try:
+            return self._dispatched(func, types, args, kwargs or {})
+        except Exception as error:
+            results = stand_ins(func, args) if self.device_type == DEVICE else None
+            if results is None:
+                raise
+            self.failure = self.failure or error
+            return results
+
+    def _dispatched(self, func: OpOverload, types: Sequence[type], args: Sequence[Any], kwargs: dict[str, object]) -> object:
         if any(is_traceable_wrapper_subclass_type(t) for t in types):
             return NotImplemented  # let a DTensor or a quantized tensor come back with the operations on what it holds
         if func is _ASKS_DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two of three dispatches are this question
         if func is _ASKS_PINNED and self._of_ranks:
             return True  # the buffers of DistributedDataParallel in host memory must be
-        kwargs = kwargs or {}
         if self.paused:
             out = func(*args, **kwargs)
             refuse_cuda(out)
@@ -171,12 +181,7 @@ class Recorder(TorchDispatchMode):
         func = as_on_a_device(func, args)
         check_operand_types(func, args)
         out = self.counts.shaped(func, args)
-        try:
-            out = func(*args, **kwargs) if out is None else out
-        except DynamicOutputShapeException:
-            raise dynamic_shape(func) from None
-        except (DataDependentOutputException, UnsupportedOperatorException):
-            raise no_shape_rule(str(func)) from None
+        out = called(func, args, kwargs) if out is None else out
         results = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         outputs = [t for t in results if device_type(t) == self.device_type]
         if len(outputs) < len(results):
@@ -289,5 +294,6 @@ class Recorder(TorchDispatchMode):
         if node is None:
             module = self.modules.of_forward()
             return Origin(OPTIMIZER if self.micro_step == UPDATE_STEP else FORWARD, module)
-        # Backward runs without gradients; only a recomputed forward turns them on.
-        return Origin(RECOMPUTE if torch.is_grad_enabled() else BACKWARD, self.modules.of_backward(node))
+        # Backward runs without gradients; a recomputed forward turns them on, and a backward that is differentiated again.
+        again = torch.is_grad_enabled() and not self._graph_passes.running
+        return Origin(RECOMPUTE if again else BACKWARD, self.modules.of_backward(node))

@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from gpuwise.errors import GpuwiseError, JobError, StepFailedError
+from gpuwise.job.argument_checks import moves_itself
 from gpuwise.tracing.describe import device_type
 
 # What is called from these is the user's.
@@ -43,6 +44,11 @@ def no_shape_rule(operator: str) -> JobError:
     """The error for an operator without a shape rule. operator: namespace::name or namespace.name."""
     what = f"{operator} has no shape rule for fake tensors, so the model cannot be traced."
     namespace, name, *_ = re.split(r"::|\.", operator)
+    if name == "empty_strided":  # what a compiled graph allocates with
+        return JobError(
+            "the job compiles its model itself, and a compiled graph does not run on fake tensors.",
+            ["leave torch.compile out of model and loss: --compile forecasts and runs it"],
+        )
     if namespace in ("aten", "prims"):
         return JobError(what, ["leave it out, or write it with other operators"])
     packet = getattr(getattr(torch.ops, namespace), name, None)
@@ -103,8 +109,11 @@ def _numpy() -> JobError:
 
 def _mixed_devices() -> JobError:
     return JobError(
-        "a tensor on the CPU meets one on the device, which fails on a GPU too.",
-        ["make it where an input is: x.new_zeros(...), device=x.device; constants: register_buffer"],
+        "a tensor on the CPU meets one on the device.",
+        [
+            "leave .to(device) out of model, batch and loss: gpuwise moves them",
+            "make it where an input is: x.new_zeros(...), device=x.device; constants: register_buffer",
+        ],
     )
 
 
@@ -112,6 +121,27 @@ def _needs_values() -> JobError:
     return JobError(
         "the model reads values of tensors while it is built; a forecast builds it without any.",
         ['make those tensors on the CPU: torch.linspace(..., device="cpu")', "compute such numbers with Python or NumPy"],
+    )
+
+
+def _flex_attention() -> JobError:
+    return JobError(
+        "the job calls FlexAttention, which has no kernel on a virtual device.",
+        ["F.scaled_dot_product_attention with is_causal or attn_mask computes the same", "--on here follows it on a CPU"],
+    )
+
+
+def _nested() -> JobError:
+    return JobError(
+        "the job makes nested tensors, whose sizes depend on the data.",
+        ["pad to the longest, with a mask", "pack sequences, and call flash-attn's or PyTorch's varlen_attn"],
+    )
+
+
+def _double_backward() -> JobError:
+    return JobError(
+        "the job differentiates a backward pass, which torch.compile cannot compile.",
+        ["leave --compile out"],
     )
 
 
@@ -127,7 +157,8 @@ _MESSAGES: list[tuple[str, Callable[..., JobError]]] = [
     (r"no fake impl registered for <CustomOpDef\(([\w.]+::\w+)\)>", no_shape_rule),
     (r"Could not run '([\w.]+::\w+)", no_shape_rule),
     (r"NYI: ([\w.]+)", no_shape_rule),
-    (r"cannot be called on meta tensors|Cannot copy out of meta tensor", _needs_values),
+    (r"cannot be called on meta tensors", _needs_values),
+    (r"Cannot copy out of meta tensor", moves_itself),
     (
         r"Cannot access data pointer|__cuda_array_interface__|active drivers",
         lambda: _foreign_kernel("a kernel from outside PyTorch (a compiled extension, Triton)"),
@@ -144,6 +175,9 @@ _MESSAGES: list[tuple[str, Callable[..., JobError]]] = [
         r"Python int too large to convert to C|Storage size calculation overflowed|numel: integer multiplication overflow",
         _too_large,
     ),
+    (r"FlexAttention is only supported", _flex_attention),
+    (r"self\.shape_env must not be None", _nested),
+    (r"does not currently support double backward", _double_backward),
     (r"(?:at least two|two different) devices.* cuda", asks_for_cuda),
     (r"(?:at least two|two different) devices.* cpu", _mixed_devices),
     (r"\.numpy\(\) is not supported|device type tensor to numpy", _numpy),
