@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -28,7 +27,7 @@ class GraphPasses:
         """Inside, backward passes are noticed."""
         run = torch.autograd._engine_run_backward
 
-        def noticed(outputs: Any, *args: Any, **kwargs: Any) -> object:
+        def noticed(outputs: Sequence[torch.Tensor], *args: object, **kwargs: object) -> object:
             self._kept.append(bool(args[_CREATE_GRAPH]))
             try:
                 return run(outputs, *args, **kwargs)

@@ -17,7 +17,7 @@ from gpuwise.job.batches import checked_batch, named_tensors
 from gpuwise.job.dependencies import require
 from gpuwise.job.job import Batch
 from gpuwise.runtime.build.program import Program
-from gpuwise.runtime.serving.exporting import ForwardPass, export, input_names, model_arguments
+from gpuwise.runtime.serving.exporting import OwnForward, export, input_names, model_arguments
 from gpuwise.runtime.serving.models import SAMPLES, WARM_UPS, built, check_collates, collated
 from gpuwise.serving.requests import Requests
 from gpuwise.strategy import Strategy
@@ -125,7 +125,7 @@ class ExportedModel:
 def _exportable(job: Job, model: nn.Module) -> tuple[nn.Module, Callable[[Batch], Batch]]:
     """The module to export, and the arguments of its call with a batch."""
     if job.forward is not None:
-        return ForwardPass(model, job.forward), lambda batch: ((batch,), {})
+        return OwnForward(model, job.forward), lambda batch: ((batch,), {})
     assert job.loss is not None
     return model, partial(model_arguments, model, job.loss)
 

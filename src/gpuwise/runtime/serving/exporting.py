@@ -32,7 +32,7 @@ class TensorCall(nn.Module):
         return tuple(tensor for _, tensor in named_tensors(self.model(*args, **kwargs)))
 
 
-class ForwardPass(nn.Module):
+class OwnForward(nn.Module):
     """A job's own forward pass as a module, from a batch to its answers."""
 
     def __init__(self, model: nn.Module, forward: Callable[[nn.Module, Batch], object]) -> None:
