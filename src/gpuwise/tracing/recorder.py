@@ -161,7 +161,7 @@ class Recorder(TorchDispatchMode):
             self.failure = self.failure or error
             return results
 
-    def _dispatched(self, func: OpOverload, types: Sequence[type], args: Sequence[Any], kwargs: dict[str, object]) -> object:
+    def _dispatched(self, func: OpOverload, types: Sequence[type], args: Sequence[Tensor], kwargs: dict[str, object]) -> object:
         if any(is_traceable_wrapper_subclass_type(t) for t in types):
             return NotImplemented  # let a DTensor or a quantized tensor come back with the operations on what it holds
         if func is _ASKS_DEVICE and isinstance(args[0], FakeTensor):
