@@ -216,6 +216,24 @@ def test_a_forward_pass_multiplies_what_transformers_own_class_does(folder, arch
     assert "loss" not in output
 
 
+@pytest.mark.parametrize(
+    ("settings", "weights"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "--weights int4"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "--weights fp8-block"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "--weights nf4"),
+        ({"quant_method": "quip"}, ""),
+        (None, None),
+    ],
+)
+def test_a_config_of_quantized_weights_says_that_they_are_taken_whole(folder, settings, weights):
+    config = {**TINY_BERT, "architectures": ["BertForMaskedLM"], **({"quantization_config": settings} if settings else {})}
+    notes = [note.text for note in resolve(f"hf:{folder(config)}").assumptions if note.kind == "quantized-config"]
+    assert len(notes) == (settings is not None)
+    assert all(settings["quant_method"] in note and weights in note for note in notes)
+    assert all(("--weights" in note) == bool(weights) for note in notes)
+
+
 def test_a_decoder_without_a_head_is_served_for_its_embeddings(folder):
     sizes = {"vocab_size": 100, "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 64}
     config = {"model_type": "mistral", **sizes, "num_key_value_heads": 1}

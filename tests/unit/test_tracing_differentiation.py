@@ -160,3 +160,28 @@ def test_an_exception_of_a_backward_in_python_keeps_its_words():
 
     with pytest.raises(JobError, match="ValueError: of the job's own backward"):
         record(job(lambda net, of: Doubled.apply(net(of["x"])).sum()), FP32)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True),
+        lambda: nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True),
+    ],
+    ids=["encoder layer", "attention"],
+)
+def test_layers_of_pytorch_multiply_in_inference_what_they_do_in_training(layer):
+    """In inference PyTorch runs them as one operator, whose products a recording would not see."""
+    attention = isinstance(layer(), nn.MultiheadAttention)
+
+    def output(net: nn.Module, of: Batch) -> Tensor:
+        return net(of["x"], of["x"], of["x"], need_weights=False)[0].mean() if attention else net(of["x"]).mean()
+
+    def batch_of(n: int) -> Batch:
+        return {"x": torch.randn(n, 16, 32)}
+
+    net, of = layer(), batch_of(8)
+    with Products() as counted:  # of a training's forward pass, which has no operators of its own
+        output(net, of)
+    inference = record(Job(layer, batch_of, output, name="net"), FP32.but(mode="infer"))
+    assert inference.model_flops == counted.flops > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from gpuwise.job.models.generation import generate
 from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
 from gpuwise.job.models.llama import Llama, LlamaConfig
 from gpuwise.job.models.mixtral import Mixtral, MixtralConfig
+from gpuwise.serving.engines import engines
 from gpuwise.serving.experts import ExpertShape, expert_shape
 from gpuwise.serving.generation import fused
 from gpuwise.serving.sharing import GROUPED
@@ -265,6 +267,65 @@ def test_a_model_without_a_cache_cannot_generate():
         record_generation(
             Job(lambda: torch.nn.Linear(2, 2), lambda n: torch.zeros(n, 2), lambda m, b: m(b).sum(), name="linear")
         )
+
+
+def test_what_reads_its_whole_text_for_each_token_is_no_cache():
+    def reread(model: torch.nn.Module, tokens: torch.Tensor, before: object) -> tuple[torch.Tensor, object]:
+        whole = tokens if before is None else torch.cat([before, tokens], 1)
+        return model(whole)[:, -1], whole
+
+    job = tiny()
+    with pytest.raises(JobError, match="runs the model over the tokens before again"):
+        record_generation(Job(job.model, job.batch, job.loss, generate=reread, name="tiny"))
+
+
+class MaskedAttention(torch.nn.Module):
+    """One layer whose attention takes a mask beside enable_gqa, which no fused kernel of PyTorch's takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.query = torch.nn.Embedding(64, 128), torch.nn.Linear(128, 128)
+        self.key_value = torch.nn.Linear(128, 2 * 16)
+
+    def forward(self, tokens: torch.Tensor, cache: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.embedding(tokens)
+        new = self.key_value(x).unflatten(2, (2, 1, 16)).permute(2, 0, 3, 1, 4)
+        cache = new if cache is None else torch.cat([cache, new], 3)
+        mask = torch.ones(x.shape[1], cache.shape[3], dtype=torch.bool, device=x.device).tril(cache.shape[3] - x.shape[1])
+        query = self.query(x).unflatten(2, (8, 16)).transpose(1, 2)
+        y = torch.nn.functional.scaled_dot_product_attention(query, *cache, attn_mask=mask, enable_gqa=True)
+        return y.transpose(1, 2).flatten(2)[:, -1], cache
+
+
+def test_attention_that_pytorch_widens_keeps_a_cache_in_16_bits():
+    job = Job(
+        MaskedAttention,
+        lambda n: torch.zeros(n, 8, dtype=torch.long),
+        lambda model, batch: model(batch, None)[0].mean(),
+        generate=lambda model, tokens, cache: model(tokens, cache),
+        name="masked",
+    )
+    generation = record_generation(job)
+    bytes_of_token = 2 * 16 * 2  # keys and values of one head of 16, in bf16
+    assert generation.cache_bytes_per_token == bytes_of_token
+    assert {layer.dtype for layer in generation.attention} == {"bfloat16"}
+    assert generation.cached_in(2.0).cache_bytes_per_token == bytes_of_token
+    assert generation.cached_in(1.0).cache_bytes_per_token == bytes_of_token // 2
+
+
+def test_states_that_do_not_grow_limit_the_sequences():
+    engine = engines()["vllm"]
+    state = 10**8
+    generation = replace(record_generation(tiny()), attention=(), cache_bytes_per_token=0, cache_bytes_per_sequence=state)
+    policy = engine.policy(generation, capacity_bytes=24 * 10**9, outside_bytes=10**9, longest=300)
+    free = 0.9 * 24e9 - 1e9 - generation.weight_bytes
+    assert 0 < policy.sequences * state <= free
+    assert (
+        policy.sequences
+        < engine.policy(
+            replace(generation, cache_bytes_per_sequence=1), capacity_bytes=24 * 10**9, outside_bytes=10**9, longest=300
+        ).sequences
+    )
 
 
 @pytest.mark.parametrize(

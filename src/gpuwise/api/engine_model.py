@@ -64,6 +64,7 @@ class EngineModel:
     def notes(self) -> tuple[Note, ...]:
         """What is assumed of formats, experts, and machines of which the processor alone is named."""
         return (
+            *self._quantized(),
             *((notes.format_of_weights(format=self.format.name, quality=self.format.quality),) if self.format else ()),
             *((notes.format_of_cache(format=self.cache.name, quality=self.cache.quality),) if self.cache else ()),
             *((notes.served_in_fp16(chips=", ".join(sorted(self._in_fp16))),) if self._in_fp16 else ()),
@@ -72,6 +73,11 @@ class EngineModel:
             *(notes.assumed_host_memory(chip=chip, gib=ASSUMED_BYTES // 2**30) for chip in sorted(self._memory_assumed)),
             *((notes.all_experts_run(),) if self._has_experts() else ()),
         )
+
+    def _quantized(self) -> list[Note]:
+        """What the job's config says of its weights, where no format is named."""
+        kept = [note for note in self.job.assumptions if isinstance(note, Note) and note.kind == "quantized-config"]
+        return kept if self.format is None else []
 
     def of(self, device: Device) -> Generation:
         """How the model generates on one device, of those that share each layer; whole where devices have layers each.

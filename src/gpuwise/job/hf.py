@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gpuwise.errors import InputError, JobError
 from gpuwise.job.dependencies import require
-from gpuwise.job.hf_config import HfConfig, read_config
+from gpuwise.job.hf_config import HfConfig, quantized, read_config
 from gpuwise.job.job import Job
 from gpuwise.job.models.language import masked_word_batch, next_token_batch, translation_batch
 from gpuwise.job.torchvision_cpu import make_importable
@@ -84,7 +84,9 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
     headless = bool(config.architectures) and not named  # such as BertModel
     model = ", ".join(config.architectures or [config.model_type])
     head = () if named else (notes.assumed_head(model=model, task=kind, served=not headless),)
-    guesses = (*((guess,) if seq_len is None else ()), *head, notes.assumed_full_sequences(), optimizer)
+    narrow = quantized(config)
+    kept = (notes.quantized_config(method=narrow[0], weights=narrow[1]),) if narrow else ()
+    guesses = (*((guess,) if seq_len is None else ()), *head, *kept, notes.assumed_full_sequences(), optimizer)
     batch = partial(_text_batch, kind, vocabulary=text.vocab_size, seq_len=length, labels=config.num_labels)
     return Job(
         make,

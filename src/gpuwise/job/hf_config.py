@@ -77,6 +77,22 @@ def read_config(transformers: ModuleType, reference: str) -> HfConfig:
         ) from error
 
 
+def quantized(config: HfConfig) -> tuple[str, str] | None:
+    """The method that a config's weights are quantized by, and the format of `serve-plan --weights` that has its bytes, ""
+    where none has; None for weights that are not quantized."""
+    settings = getattr(config, "quantization_config", None)
+    settings = settings if isinstance(settings, dict) else getattr(settings, "__dict__", {})
+    method = settings.get("quant_method")
+    if not method:
+        return None
+    method = str(getattr(method, "value", method))
+    bits = settings.get("bits")
+    weights = {"mxfp4": "mxfp4", "fp8": "fp8-block" if settings.get("weight_block_size") else "fp8", "fbgemm_fp8": "fp8"}
+    weights |= {"awq": "int4", "gptq": "int4"} if bits == 4 else {"gptq": "int8"} if bits == 8 else {}
+    weights |= {"bitsandbytes": "nf4" if settings.get("load_in_4bit") else "int8"}
+    return method, weights.get(method, "")
+
+
 def _problem(raw: object) -> str:
     """The fault of a config's values, whatever its model; "" where there is none."""
     if not isinstance(raw, dict) or not raw:

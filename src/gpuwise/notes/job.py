@@ -84,6 +84,13 @@ def assumed_head(*, model: str, task: str, served: bool) -> str:
     return f"{model} names no head: that of {task} {used}"
 
 
+@kind_of_note(flag="--weights")
+def quantized_config(*, method: str, weights: str) -> str:
+    """A config's weights are quantized, which gpuwise does not follow. weights: of serve-plan, "" where it has none."""
+    way = f"; serve-plan --weights {weights} takes them so" if weights else ""
+    return f"the config's weights are quantized ({method}); they are taken whole here{way}"
+
+
 @kind_of_note()
 def fp16_from_bf16_recording() -> str:
     """A recording in amp-bf16 stands for amp-fp16."""

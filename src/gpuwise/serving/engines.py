@@ -152,6 +152,8 @@ class Engine:
         cache_tokens = _tokens_in(generation, free)
         if sequences is None:
             most = self.limits.grown(most, cache_tokens=cache_tokens, context=generation.longest or longest)
+        if generation.cache_bytes_per_token <= 0 and generation.cache_bytes_per_sequence > 0:
+            most = min(most, free // generation.cache_bytes_per_sequence)
         return BatchingPolicy(
             batched_tokens=batched_tokens,
             sequences=most,

@@ -79,7 +79,8 @@ def attention_layers(
         seen = _numbers(far, rows[2][position])["n"] if far is not None else past[2] + 1
         queries = first["bytes_read"] // sequences - read * first["n"] + first["bytes_written"] // sequences
         heads = first["batch"] // sequences
-        fused_bytes = 2 * heads * first["k"] * ELEMENT_BYTES.get(near.operations.dtype[a], 2.0)
+        dtype = near.operations.dtype[a] if _is_attention(near, a) else _engines_type(near, a)
+        fused_bytes = 2 * heads * first["k"] * ELEMENT_BYTES.get(dtype, 2.0)
         layers.append(
             AttentionLayers(
                 layers=1,
@@ -88,7 +89,7 @@ def attention_layers(
                 query_bytes=max(queries, 0) if _is_attention(near, a) else int(fused_bytes),
                 key_bytes=read,
                 window=seen if far is not None and seen < past[2] + 1 else None,
-                dtype=near.operations.dtype[a],
+                dtype=dtype,
                 chosen=chosen[position] if len(chosen) == len(rows[0]) else None,
             )
         )
@@ -96,6 +97,13 @@ def attention_layers(
     read = cache_bytes_per_token - sum(layer.chosen.key_bytes(layer.dtype) for layer in layers if layer.chosen)
     scaled = [replace(layer, key_bytes=round(layer.key_bytes * read / max(total, 1))) for layer in layers]
     return tuple(replace(layer, layers=count) for layer, count in Counter(scaled).items())
+
+
+def _engines_type(trace: Trace, operation: int) -> str:
+    """The type of products of queries and keys: PyTorch widens 16 bits to 32 where no fused kernel takes its arguments (a
+    mask beside enable_gqa), which engines do not."""
+    dtype = trace.operations.dtype[operation]
+    return {"bf16": "bfloat16", "fp16": "float16"}.get(trace.header.strategy.precision, dtype) if dtype == "float32" else dtype
 
 
 def _numbers(trace: Trace, operation: int) -> dict[str, int]:

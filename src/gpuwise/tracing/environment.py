@@ -35,6 +35,7 @@ def environment(target: str) -> Iterator[None]:
         stack.enter_context(VirtualMode())
         stack.enter_context(_lists_of_tensors())
         stack.enter_context(_inference_mode_without_gradients())
+        stack.enter_context(_layers_in_operators())
         stack.enter_context(targeting(target))
         # On this thread alone: autograd's device threads exist only for devices registered before its first use.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -70,6 +71,18 @@ def _inference_mode_without_gradients() -> Iterator[None]:
 
     with patched(mode, "__enter__", enter), patched(mode, "__exit__", leave):
         yield
+
+
+@contextmanager
+def _layers_in_operators() -> Iterator[None]:
+    """Inside, layers of nn.Transformer and nn.MultiheadAttention run their operators in inference too. Without gradients
+    PyTorch runs each layer as one operator, which multiplies the same and would be recorded as one without products."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextmanager

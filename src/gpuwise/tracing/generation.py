@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_leaves
 
 from gpuwise.errors import GpuwiseError, JobError, StepFailedError, UnsupportedError
 from gpuwise.job import Job
@@ -26,6 +24,7 @@ from gpuwise.trace.parallel.recorded_rows import RecordedStep
 from gpuwise.trace.parallel.repeat import repeated
 from gpuwise.tracing import accelerator
 from gpuwise.tracing.assemble import to_trace
+from gpuwise.tracing.cache_tensors import bytes_of, tensors_of
 from gpuwise.tracing.environment import DEVICES, environment
 from gpuwise.tracing.few_blocks import few_blocks
 from gpuwise.tracing.grouped_experts import grouped_experts
@@ -92,6 +91,7 @@ def record_generation(
             "those before it.",
             ["return keys and values, or a state, as the second of (logits, cache)", _PASS_ALONE],
         )
+    _check_caches(job, traces)
     family = build_family(
         {point: traces[(*point, 0)] for point in grid}, (SEQUENCES, NEW_TOKENS), {"micro_batch": 1, "new_tokens": 16}
     )
@@ -119,6 +119,20 @@ def record_generation(
         activation_bytes_per_token=_activation(*(traces[SEQUENCES.start, new, 0] for new in NEW_TOKENS.points[:2])),
         longest=longest,
     )
+
+
+def _check_caches(job: Job, traces: Mapping[Point, Trace]) -> None:
+    """Raises JobError where a token takes the work of those before it again."""
+    n, (few, more) = SEQUENCES.start, PAST
+    fewer_new, more_new = NEW_TOKENS.points[:2]
+    per_cached = (traces[n, 1, more].model_flops - traces[n, 1, few].model_flops) / (more - few)
+    per_new = (traces[n, more_new, 0].model_flops - traces[n, fewer_new, 0].model_flops) / (more_new - fewer_new)
+    if per_cached > per_new / 2:
+        raise JobError(
+            f"generate of {job.name or 'the job'} runs the model over the tokens before again, for each token: what it returns "
+            "as its cache holds no keys and values.",
+            ["return keys and values, or a state, as the second of (logits, cache)", _PASS_ALONE],
+        )
 
 
 @dataclass(frozen=True)
@@ -191,7 +205,7 @@ def _recorded(
                     recorder.paused = True
                     cache = _read(program, _tokens(sequences, past, device), None)[1] if past else None
                     if past:
-                        cache_bytes[sequences, past] = _bytes_of(_tensors(cache))
+                        cache_bytes[sequences, past] = bytes_of(tensors_of(cache))
                     tokens = _tokens(sequences, new, device)
                     recorder.paused = False
                     recorder.start()
@@ -237,34 +251,6 @@ def _read(program: Program, tokens: Tensor, cache: object) -> tuple[Tensor, obje
 
 def _tokens(sequences: int, count: int, device: str) -> Tensor:
     return torch.zeros((sequences, count), dtype=torch.long, device=device)
-
-
-def _bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes of tensors, of this device's parts where several share one. Tied ones count once; keys and values that are views of
-    one product's result count each."""
-    parts = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
-    sizes = {(part.untyped_storage()._cdata, part.storage_offset()): part.numel() * part.element_size() for part in parts}
-    return sum(sizes.values())
-
-
-def _tensors(cache: object) -> list[Tensor]:
-    """The tensors of a cache: in containers, and in attributes of objects."""
-    tensors: dict[int, Tensor] = {}
-    seen: set[int] = set()
-
-    def visit(value: object) -> None:
-        if isinstance(value, Tensor):
-            tensors[id(value)] = value
-        elif id(value) not in seen:
-            seen.add(id(value))
-            for leaf in tree_leaves(value):
-                if leaf is not value:
-                    visit(leaf)
-            for inner in getattr(value, "__dict__", {}).values():
-                visit(inner)
-
-    visit(cache)
-    return list(tensors.values())
 
 
 def _activation(few: Trace, more: Trace) -> int:
