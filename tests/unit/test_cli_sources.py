@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from test_plan_synthetic import synthetic_family, synthetic_trace
 
+import gpuwise
 from gpuwise.api.devices import cheapest_offer, device_of
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import PresetSource, source_of, usual_micro_batch
@@ -239,3 +240,35 @@ def test_the_mesh_counts_devices_where_the_text_does_not():
 def test_unknown_devices_name_their_neighbours():
     with pytest.raises(UnknownNameError, match="rtx-4090"):
         device_of("rtx-4091", CATALOG)
+
+
+def test_samples_of_an_epoch_are_assumed_only_where_the_user_names_none():
+    for settings, named in (({"samples": "50k"}, True), ({"epochs": 2.0, "samples": "50k"}, True), ({"epochs": 2.0}, False)):
+        forecast = gpuwise.forecast("tabular-mlp", on="t4", **settings)
+        notes = [note for note in forecast.assumptions if "samples an epoch" in note]
+        assert bool(notes) != named, settings
+        plans = gpuwise.plan("tabular-mlp", on="t4", **settings)
+        notes = [note for note in (*plans.assumptions, *plans.best.assumptions) if "samples an epoch" in note]
+        assert bool(notes) != named, settings
+
+
+def test_a_device_that_is_no_text_is_the_users_mistake():
+    with pytest.raises(InputError, match="a device is a text, got list"):
+        gpuwise.forecast("gpt2", on=["h100-sxm"])  # type: ignore[arg-type]
+
+
+def test_a_mesh_with_experts_is_sent_to_the_shards_that_share_them():
+    with pytest.raises(InputError) as error:
+        gpuwise.forecast("mixtral-8x7b", on="h100-sxm:8", mesh="dp_shard=2,ep=4")
+    assert error.value.ways_out[0] == "--mesh dp_shard=8,ep=4"
+
+
+def test_updates_in_lists_take_no_longer_than_one_tensor_after_the_other():
+    """They move the same bytes, in fewer kernels. (A large cache keeps one tensor from kernel to kernel, and no list: an L4.)"""
+    for chip in ("t4", "v100-32gb-sxm", "a100-80gb-sxm", "h100-sxm"):
+        lists, one_by_one = (
+            gpuwise.forecast("gpt2-medium", on=chip, precision="fp32", micro_batch=1, optimizer_kernels=kernels)
+            for kernels in ("foreach", "for-loop")
+        )
+        updates = [forecast.breakdown["optimizer"] for forecast in (lists, one_by_one)]
+        assert updates[0] <= 1.05 * updates[1], (chip, updates)

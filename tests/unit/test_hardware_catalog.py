@@ -117,6 +117,12 @@ def test_a_users_price_makes_no_shipped_price_stale(own):
     assert {offer.instance for offer in mine.offers if offer.stale} == stale
 
 
+def test_a_users_offer_names_its_chip_as_the_command_line_does(own):
+    row = '[[offer]]\nprovider = "lab"\ninstance = "rig"\nchip = "h100-sxm"\ncount = 1\non_demand_usd_per_hour = 1\n'
+    (offer,) = [each for each in own(row).offers if each.provider == "lab"]
+    assert offer.chip_id == "h100-80gb-sxm"
+
+
 def test_a_users_row_may_say_that_a_chip_trains_or_does_not(own):
     chips = own("[chip.rtx-4090]\ntrains = false\n[chip.inferentia2]\ntrains = true\n").chips
     assert (chips["rtx-4090"].trains, chips["inferentia2"].trains, chips["t4"].trains) == (False, True, True)

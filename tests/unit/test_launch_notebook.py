@@ -23,7 +23,7 @@ import gpuwise
 from gpuwise import api
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.launch import notebook
-from gpuwise.launch.notebook_calendar import escaped
+from gpuwise.launch.notebook_calendar import code, escaped
 from gpuwise.launch.notebook_cells import continue_from, last_step, train, write_files
 from gpuwise.plan import Plan
 from gpuwise.plan.economics.bill import bill
@@ -301,4 +301,5 @@ def test_files_are_written_into_their_folders(tmp_path):
 
 
 def test_markdown_of_a_name_is_one_line_without_markup():
+    assert code("/runs/my-job_`4`\n") == "`/runs/my-job_ 4  `"
     assert escaped("a|b\n<b>*x*_y_") == r"a\|b \<b\>\*x\*\_y\_"

@@ -151,6 +151,13 @@ def test_context_parallel_ranks_do_their_share_of_attention(context: str) -> Non
         assert payload(rank, "cp") == 2 * keys_and_values
 
 
+def test_parts_of_the_sequence_go_to_whole_heads() -> None:
+    parallelism = Parallelism(context="all-to-all")
+    with pytest.raises(InputError, match="over 8 devices of cp does not divide the 12 heads"):
+        one("gpt2", mesh=Mesh(cp=8), parallelism=parallelism)
+    one("gpt2", mesh=Mesh(cp=4), parallelism=parallelism)
+
+
 def test_expert_parallel_ranks_keep_their_experts() -> None:
     strategy = Strategy("bf16", mesh=Mesh(dp_shard=8, ep=4), recompute="full")
     (rank,) = ranks("mixtral-8x7b", strategy)

@@ -161,9 +161,11 @@ def _spec_of(text: str, catalog: Catalog, mesh: Mesh | None) -> DeviceSpec:
     elif spec.machine is not None and spec.chip.kind == "cpu":
         spec = ranks_on_this_cpu(spec, text, spec.cluster.devices_per_machine)
     if mesh is not None and mesh.devices != spec.cluster.devices:
+        ways = [f"--on {text.partition(':')[0]}:{mesh.devices}"]
+        if mesh.ep > 1 and mesh.dp_shard * mesh.ep == spec.cluster.devices:  # experts are shared by devices of dp_shard
+            ways.insert(0, f"--mesh {replace(mesh, dp_shard=spec.cluster.devices)}")
         raise InputError(
-            f"the mesh {mesh} is of {counted(mesh.devices, 'device')}, but {text!r} names {spec.cluster.devices:,}.",
-            [f"--on {text.partition(':')[0]}:{mesh.devices}"],
+            f"the mesh {mesh} is of {counted(mesh.devices, 'device')}, but {text!r} names {spec.cluster.devices:,}.", ways
         )
     return spec
 

@@ -115,6 +115,7 @@ def forecast_with_trace(
     if not length.named:
         return replace(forecast, assumption_notes=of_a_step(forecast.assumption_notes)), priced
     forecast = with_whole_run(forecast, length, priced.trace.header)
+    forecast = replace(forecast, assumption_notes=length.relevant(forecast.assumption_notes))
     if requested.get("micro_batch") is None:
         note = run_of_assumed_batch(samples=forecast.strategy.global_batch)
         forecast = replace(forecast, assumption_notes=(*forecast.assumption_notes, note))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from datetime import date
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpuwise.errors import FileFormatError, unknown_name
+from gpuwise.errors import FileFormatError, UnknownNameError, unknown_name
 from gpuwise.hardware import names
 from gpuwise.hardware.catalog_build import (
     build,
@@ -114,6 +116,7 @@ class Catalog:
                 row = read_row(table, OFFER, fail)
                 if path in self.user_files:
                     _check_past(row, fail)
+                    row = self._with_id(row)
                 key = offer_key(row, fail)
                 if key in keys:
                     raise fail("instance", f"the offer {' '.join(key)} stands twice in this file")
@@ -126,6 +129,12 @@ class Catalog:
                 machines.setdefault(key[:2], rows[key])
                 self._check_offer(rows[key].values, fail)
         return tuple(rows.values())
+
+    def _with_id(self, row: CatalogRow) -> CatalogRow:
+        """The row with its chip's id, where the user names it as on the command line: h100-sxm."""
+        with suppress(UnknownNameError, KeyError):
+            return replace(row, values={**row.values, "chip_id": names.find_chip(str(row.values["chip_id"]), self.chips).id})
+        return row
 
     def _check_offer(self, values: Mapping[str, Any], fail: Callable[[str | None, str], Exception]) -> None:
         chip, link = values.get("chip_id"), values.get("network_link_id")

@@ -71,8 +71,10 @@ def _in_name(word: str, chip: Chip) -> bool:
 
 def split_device(text: str) -> tuple[str, int | None, int]:
     """'h100-sxm:8x4' -> ('h100-sxm', 8, 4); the count is None when not given. Raises InputError."""
-    name, colon, counts = text.strip().partition(":")
     ways = ["write a device like rtx-4090, h100-80gb-sxm:8 or h100-80gb-sxm:8x4 (4 machines of 8)"]
+    if not isinstance(text, str):
+        raise InputError(f"a device is a text, got {type(text).__name__} {text!r}.", ways)
+    name, colon, counts = text.strip().partition(":")
     if not name:
         raise InputError(f"the device {text!r} names no chip.", ways)
     if not colon:

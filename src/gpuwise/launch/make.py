@@ -97,7 +97,7 @@ def _machines(plan: Plan) -> tuple[int, int]:
     if plan.count < 1:
         raise UnsupportedError(
             f"the plan uses {plan.count:g} of a device, a slice that launchers name in ways of their own.",
-            ["plan for a whole device: gpuwise plan --on DEVICE"],
+            [f"plan for whole devices: gpuwise plan --on {plan.device}:1"],
         )
     return plan.machines, round(plan.count) // plan.machines
 

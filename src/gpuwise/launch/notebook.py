@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.json_types import Json
 from gpuwise.launch.description import PLAN_FILE, Launch
-from gpuwise.launch.notebook_calendar import calendar, escaped, parse_start
+from gpuwise.launch.notebook_calendar import calendar, code, escaped, parse_start
 from gpuwise.launch.notebook_sites import SITES, NotebookSite, accelerator, site_of, site_time
 from gpuwise.launch.target import LaunchTarget, TargetSetting
 from gpuwise.notes import Note
@@ -99,7 +99,7 @@ def _heading(launch: Launch, site: NotebookSite) -> str:
     chosen = f"Choose the accelerator {device} first. " if device else ""
     internet = "Turn on Internet in the settings: pip needs it. " if site.name == "kaggle" and launch.install else ""
     goes_on = (
-        f"The run is kept in `{escaped(launch.run_folder)}` of your drive."
+        f"The run is kept in {code(launch.run_folder)} of your drive."
         if site.name == "colab"
         else "For the next session add the output of this notebook's last version as an input (Add Input, Notebook Output)."
     )

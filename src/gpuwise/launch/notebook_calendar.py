@@ -59,5 +59,13 @@ def _moment(session: FreeSession, start: date | None) -> str:
 
 def escaped(text: str) -> str:
     """Text of any characters as one line of markdown, in which nothing is markup."""
-    one_line = "".join(c if c.isprintable() else " " for c in text)
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|~$&-])", r"\\\1", one_line)
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~$&-])", r"\\\1", _one_line(text))
+
+
+def code(text: str) -> str:
+    """Text of any characters as code in a line of markdown, without what could end it, or be HTML."""
+    return f"`{re.sub('[`<>]', ' ', _one_line(text))}`"
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -31,7 +31,7 @@ def choose(searched: Searched, request: Request) -> PlanResult:
     """
     header = searched.header
     samples, length_notes = request.length.total_samples(header)
-    assumptions = [*header.assumption_notes, *length_notes, *searched.assumption_notes]
+    assumptions = [*request.length.relevant(header.assumption_notes), *length_notes, *searched.assumption_notes]
     if request.deadline_s is None:
         assumptions.append(run_notes.no_deadline())
     maker, priced = PlanMaker(searched, request, samples), priced_options(searched, request, samples=samples)

@@ -23,7 +23,7 @@ from gpuwise.plan.pricing.step import HEADROOM, StepPricer
 from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.plan.request import Request
 from gpuwise.plan.space import legal
-from gpuwise.plan.space.constraints import Constraints, NoStrategy
+from gpuwise.plan.space.constraints import Constraints, NoStrategy, no_batch
 from gpuwise.plan.space.permission import WORTH, not_tried, permitted, permitted_batches
 from gpuwise.strategy import Strategy
 
@@ -173,7 +173,7 @@ class ComposedStrategies:
             self._points[key] = composed.points
             return estimate_of(composed.points[0], cluster)
         if composed.least_bytes is None:
-            return NoStrategy(rejections.batch_does_not_divide(), f"{self._global_batch:,} over {cluster.devices}")
+            return no_batch(cluster, self._global_batch, micro_batch=self._request.micro_batch, accumulation=None)
         needs = f"needs {composed.least_bytes / 2**30:.1f} GiB a device"
         missing = composed.least_bytes - HEADROOM * (cluster.capacity_bytes or 0)
         return NoStrategy(rejections.out_of_memory(), needs, max(0.0, missing))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -68,3 +68,13 @@ class Parallelism:
             raise InputError(f"unknown parallelism {data!r}.", [f"its keys: {', '.join(f.name for f in fields(cls))}"])
         values: dict[str, Any] = dict(data)
         return cls(**values)
+
+
+def check_heads(degree: int, heads: Iterable[int]) -> None:
+    """Raises InputError where heads cannot be exchanged for parts of the sequence."""
+    for each in heads:
+        if each % degree:
+            raise InputError(
+                f"all-to-all over {degree} devices of cp does not divide the {each} heads of a rank.",
+                ["--context gather", "another --mesh cp=N"],
+            )

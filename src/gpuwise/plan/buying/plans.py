@@ -138,7 +138,7 @@ class PlanMaker:
         forecast = option.estimate.to_forecast(header, item.cluster)
         batch = forecast.strategy.global_batch
         work_s = forecast.step_time_s.value * option.steps
-        assumptions = [*item.assumptions, *forecast.assumption_notes]
+        assumptions = [*item.assumptions, *request.length.relevant(forecast.assumption_notes)]
         if item.rate is not None:
             assumptions.insert(0, power_note(item.rate, option.estimate))
         usual_batch = self.searched.assumed_batch or request.global_batch

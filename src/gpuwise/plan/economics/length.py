@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpuwise.cost.forecast import Forecast, Interval, WholeRun
@@ -56,6 +57,11 @@ class RunLength:
             count(settings.get("tokens"), "tokens"),
             samples_per_epoch,
         )
+
+    def relevant(self, notes: Iterable[Note]) -> tuple[Note, ...]:
+        """Without the assumed samples of an epoch, where the user names samples or tokens."""
+        assumed = self.samples is None and self.tokens is None
+        return tuple(note for note in notes if assumed or note.kind != "assumed-samples-per-epoch")
 
     @property
     def named(self) -> bool:

@@ -66,6 +66,8 @@ def why_not(cluster: Cluster, constraints: Constraints) -> NoStrategy | None:
     if constraints.global_batch % cluster.devices:
         return NoStrategy(rejections.batch_does_not_divide(), f"{constraints.global_batch} over {cluster.devices}")
     if not constraints.micro_batches(cluster):
+        if constraints.accumulation is None:
+            return no_batch(cluster, constraints.global_batch, micro_batch=constraints.micro_batch, accumulation=None)
         return NoStrategy(rejections.micro_batch_does_not_divide())
     if not legal.precisions_for(cluster.chip, constraints.precision):
         return NoStrategy(rejections.precision_unsupported(), constraints.precision or "")

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.errors import UnsupportedError
 from gpuwise.runtime.parallel.torch_types import Argument, Saved
+from gpuwise.strategy.parallelism import check_heads
 
 SEQUENCE_DIM, HEAD_DIM = 2, 1  # of queries, keys and values (n, heads, seq, head_dim)
 
@@ -43,11 +44,7 @@ def by_heads(mesh: DeviceMesh) -> Attention:
 
     def attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float | None) -> Tensor:
         _check_alike(query, key)
-        if query.shape[HEAD_DIM] % mesh.size():
-            raise InputError(
-                f"all-to-all over {mesh.size()} devices of cp does not divide the {query.shape[HEAD_DIM]} heads of a rank.",
-                ["--context gather", "another --mesh cp=N"],
-            )
+        check_heads(mesh.size(), [query.shape[HEAD_DIM]])
         if key.shape[HEAD_DIM] % mesh.size():
             key, value = _repeated(query, key), _repeated(query, value)
         query, key, value = (_exchange(t, mesh, split=HEAD_DIM, join=SEQUENCE_DIM) for t in (query, key, value))

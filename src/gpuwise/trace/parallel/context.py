@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuwise.strategy import Strategy
+from gpuwise.strategy.parallelism import check_heads
 from gpuwise.trace.parallel.communication import Collective, group_along
 from gpuwise.trace.tables import CATEGORIES, COLUMNS, KINDS, PHASES, Storages
 from gpuwise.trace.trace import Trace
@@ -23,6 +24,8 @@ def context_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, tuple[Col
 
     Attention's queries are the rank's part. With "gather" and "ring" its keys are the whole sequence, with "all-to-all" it has
     all queries and keys of some heads. Under a causal mask every rank is assumed to do the mean of all ranks.
+
+    Raises InputError where "all-to-all" does not divide the heads.
     """
     degree, ops = strategy.mesh.cp, trace.operations
     rows = np.flatnonzero(ops.kind == _ATTENTION)
@@ -32,6 +35,7 @@ def context_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, tuple[Col
     values[rows, flops] *= degree
     values[rows, n] *= degree
     if strategy.parallelism.context == "all-to-all":
+        check_heads(degree, [int(each) // trace.header.sizes["micro_batch"] for each in values[rows, batch]])
         values[rows, m] *= degree
         values[rows, batch] = -(-values[rows, batch] // degree)
     else:
