@@ -264,7 +264,7 @@ def test_a_mesh_with_experts_is_sent_to_the_shards_that_share_them():
 
 
 def test_updates_in_lists_take_no_longer_than_one_tensor_after_the_other():
-    """They move the same bytes, in fewer kernels. (A large cache keeps one tensor from kernel to kernel, and no list: an L4.)"""
+    """They move the same bytes, in fewer kernels. An L4 keeps single tensors in its large cache, so it is left out."""
     for chip in ("t4", "v100-32gb-sxm", "a100-80gb-sxm", "h100-sxm"):
         lists, one_by_one = (
             gpuwise.forecast("gpt2-medium", on=chip, precision="fp32", micro_batch=1, optimizer_kernels=kernels)
