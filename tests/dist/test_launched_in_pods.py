@@ -96,11 +96,8 @@ def test_a_failure_counts_and_ends_the_set(tmp_path: Path):
     where = cluster(tmp_path / "cluster", programs)
     assert started("kubernetes", tmp_path / "out", where).until_over(disrupt=[]) == "Failed"
     assert (len(where.attempts), where.counted) == (3, 3)
-    assert {pod.code for pods in where.attempts for pod in pods} <= {
-        4,
-        -15,
-        143,
-    }  # the last two of a pod that was ended with the others, by bash or at once
+    # The other pod has failed alike, or was ended with it: by bash, by a signal, or before its container had begun.
+    assert all(4 in [pod.code for pod in pods] and None not in [pod.code for pod in pods] for pods in where.attempts)
 
 
 @pytest.fixture(scope="module")
