@@ -180,8 +180,15 @@ def test_a_hung_worker_is_given_up_named_and_ended(tmp_path: Path):
     assert (run.result.stopped, run.result.steps) == ("interrupted", STOP)
     [note] = [note for note in run.result.notes if "had not come" in note]
     assert "from worker process 0 (pid " in note
-    assert multiprocessing.active_children() == []
+    assert_workers_end()
     assert first | losses(training(WholeInWorker, tmp_path / "run", loader_workers=1)) == whole
+
+
+def assert_workers_end() -> None:
+    """Workers are killed where they hang; on a busy machine that is not at once."""
+    for child in multiprocessing.active_children():
+        child.join(30)
+    assert multiprocessing.active_children() == []
 
 
 def test_a_time_limit_holds_while_a_worker_hangs(tmp_path: Path):
@@ -189,7 +196,7 @@ def test_a_time_limit_holds_while_a_worker_hangs(tmp_path: Path):
     assert max(losses(run)) == STOP
     assert run.result is not None
     assert (run.result.stopped, run.result.steps) == ("time limit", STOP)
-    assert multiprocessing.active_children() == []
+    assert_workers_end()
 
 
 def test_data_that_never_comes_at_all_leaves_nothing_behind(tmp_path: Path):
