@@ -26,15 +26,21 @@ class Answers:
 
     Attributes:
         notes: on each value that was read, in the order they were made, each once.
+        filling: whether passes that only fill a cache are answered, too.
     """
 
     def __init__(self) -> None:
         self.notes: dict[Note, None] = {}
+        self.filling = False
         self._made_by: dict[int, tuple[str, bool | float]] = {}  # by the address of a storage: the operator, and the value
 
     def covers(self, op: OpOverload) -> bool:
         """Whether an operator reads a value."""
         return op is aten._local_scalar_dense.default or op in _COMPARED
+
+    def fills(self, op: OpOverload) -> bool:
+        """Whether an operator reads a value while a cache is filled, which is not recorded."""
+        return self.filling and self.covers(op)
 
     def remember(self, op: OpOverload, out: object, args: Sequence[object] = ()) -> None:
         """Takes note of an operator whose result may be read later."""

@@ -199,6 +199,7 @@ def _recorded(
             program = build(job, strategy, device, world)
             recorder.storages.end_loading()
             recorder.modules.watch(program.model)
+            recorder.answers.filling = True
             name_weights(program.model, recorder)  # which shows the blocks of weights that devices share
             with torch.no_grad(), within(program.model):
                 for sequences, new, past in points:

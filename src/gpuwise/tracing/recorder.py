@@ -169,7 +169,7 @@ class Recorder(TorchDispatchMode):
         if func is _ASKS_PINNED and self._of_ranks:
             return True  # the buffers of DistributedDataParallel in host memory must be
         if self.paused:
-            out = self.answers.answer(func, args, noted=False) if self.answers.covers(func) else func(*args, **kwargs)
+            out = self.answers.answer(func, args, noted=False) if self.answers.fills(func) else func(*args, **kwargs)
             refuse_cuda(out)
             return out
         waited = waited_tensor(func, args)
