@@ -456,6 +456,8 @@ def test_decompositions_of_matrices_are_named_however_short_they_are_priced():
     both = make_trace([(gemm(4096, 4096, 4096), "forward", "m"), (strange, "forward", "m")], repeat=3)
     named = replace(both, operations=replace(both.operations, name=("aten.mm.default", "aten._linalg_eigh.default")))
     assert not forecast(both).warnings
+    other = replace(both, operations=replace(both.operations, name=("aten.mm.default", "aten._weight_norm_interface.default")))
+    assert not forecast(other).warnings
     (line,) = forecast(named).warnings
     assert line.startswith("3 decompositions of matrices (linalg_eigh) are priced by their bytes alone")
 

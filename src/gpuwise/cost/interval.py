@@ -22,8 +22,8 @@ from gpuwise.trace.trace import Trace
 # Kernels without a model are named if they take at least this share of the device's time.
 UNMODELLED = 0.02
 _NAMED = 5
-# Factorizations and solvers of n x n matrices: some n^3 operations, most of them one after the other.
-_DECOMPOSITIONS = ("eig", "svd", "qr", "geqrf", "cholesky", "linalg_lu", "linalg_ldl", "linalg_inv", "linalg_solve", "lstsq")
+# Words of PyTorch's factorizations and solvers of n x n matrices: some n^3 operations, most of them one after the other.
+_DECOMPOSITIONS = {"eig", "eigh", "svd", "qr", "geqrf", "cholesky", "lu", "ldl", "inv", "inverse", "solve", "lstsq"}
 # What stays exposed of communication that computation hides as well as it can: 1 - overlap_share of efficiency.toml.
 LEAST_EXPOSED = 0.2
 
@@ -128,7 +128,9 @@ def step_interval(
 
 
 def _decomposes(operator: str) -> bool:
-    return any(word in operator for word in _DECOMPOSITIONS)
+    """Whether an operator decomposes a matrix, by whole words of its name: aten._linalg_eigh.default, but no weight_norm."""
+    namespace, *words = operator.replace("_", ".").split(".")
+    return namespace == "aten" and not _DECOMPOSITIONS.isdisjoint(words)
 
 
 def unmodelled(trace: Trace, times: KernelTimes) -> list[Note]:

@@ -79,7 +79,7 @@ def no_classifier(*, model: str) -> str:
 
 @kind_of_note()
 def assumed_head(*, model: str, task: str, served: bool) -> str:
-    """A config that names a model without a head gets the one that its family is pretrained with; it is served without."""
+    """A config that names a model without a head gets the one that its family is pretrained with. served: with it."""
     used = "is added" if served else "is added for training; a forward pass, and serving, end with the last hidden state"
     return f"{model} names no head: that of {task} {used}"
 

@@ -9,7 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import takewhile
 from types import TracebackType
 
@@ -124,27 +124,6 @@ def _needs_values() -> JobError:
     )
 
 
-def _flex_attention() -> JobError:
-    return JobError(
-        "the job calls FlexAttention, which has no kernel on a virtual device.",
-        ["F.scaled_dot_product_attention with is_causal or attn_mask computes the same", "--on here follows it on a CPU"],
-    )
-
-
-def _nested() -> JobError:
-    return JobError(
-        "the job makes nested tensors, whose sizes depend on the data.",
-        ["pad to the longest, with a mask", "pack sequences, and call flash-attn's or PyTorch's varlen_attn"],
-    )
-
-
-def _double_backward() -> JobError:
-    return JobError(
-        "the job differentiates a backward pass, which torch.compile cannot compile.",
-        ["leave --compile out"],
-    )
-
-
 def _too_large() -> JobError:
     return JobError(
         "a step of the job counts more bytes or operations than 64 bits hold.",
@@ -175,9 +154,30 @@ _MESSAGES: list[tuple[str, Callable[..., JobError]]] = [
         r"Python int too large to convert to C|Storage size calculation overflowed|numel: integer multiplication overflow",
         _too_large,
     ),
-    (r"FlexAttention is only supported", _flex_attention),
-    (r"self\.shape_env must not be None", _nested),
-    (r"does not currently support double backward", _double_backward),
+    (
+        r"FlexAttention is only supported",
+        partial(
+            JobError,
+            "the job calls FlexAttention, which has no kernel on a virtual device.",
+            ["F.scaled_dot_product_attention with is_causal or attn_mask computes the same", "--on here follows it on a CPU"],
+        ),
+    ),
+    (
+        r"self\.shape_env must not be None",
+        partial(
+            JobError,
+            "the job makes nested tensors, whose sizes depend on the data.",
+            ["pad to the longest, with a mask", "pack sequences, and call flash-attn's or PyTorch's varlen_attn"],
+        ),
+    ),
+    (
+        r"does not currently support double backward",
+        partial(
+            JobError,
+            "the job differentiates a backward pass, which torch.compile cannot compile.",
+            ["leave --compile out"],
+        ),
+    ),
     (r"(?:at least two|two different) devices.* cuda", asks_for_cuda),
     (r"(?:at least two|two different) devices.* cpu", _mixed_devices),
     (r"\.numpy\(\) is not supported|device type tensor to numpy", _numpy),
