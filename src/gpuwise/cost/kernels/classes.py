@@ -31,8 +31,6 @@ TERMS: dict[str, Callable[[Shapes, Hardware], KernelTerms]] = {
     "pool": pool.terms,
 }
 
-_LISTS = "_foreach_"  # operators of lists of tensors
-
 # Names of operations that tell kernels of a kind apart.
 FINER: dict[str, dict[str, tuple[str, ...]]] = {
     "copy": {"_cast": ("_to_copy",), "_cat": ("cat",)},
@@ -67,7 +65,7 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
     knows its statistics), copy_cast (to another type) and copy_cat, apart from copies that change the order; with _turned
     where an operand is read across its rows (tables.TURNED), with _backward where they are one.
     """
-    operations, strategy, on_gpu = trace.operations, trace.header.strategy, trace.header.target != "cpu"
+    operations, strategy = trace.operations, trace.header.strategy
     last = _channels_last(trace)
     names, name = _numbered(operations.name)
     dtypes, dtype = _numbered(operations.dtype)
@@ -83,20 +81,16 @@ def classes(trace: Trace) -> dict[tuple[str, str], np.ndarray]:
     rows_of = np.split(np.argsort(member, kind="stable"), np.cumsum(sizes)[:-1])
     grouped: dict[tuple[str, str], list[np.ndarray]] = {}
     for row, members in zip(first.tolist(), rows_of, strict=True):
-        kind, called = KINDS[operations.kind[row]], operations.name[row]
-        if on_gpu and kind == "optimizer" and _short(called).startswith(_LISTS):
-            # The kernels of single tensors, over many at once; what is fitted as "optimizer" are fused updates.
-            called = called.replace(_LISTS, "")
-            kind = "reduction" if "norm" in called else "elementwise"
+        kind = KINDS[operations.kind[row]]
         key = class_of(
             kind,
-            called,
+            operations.name[row],
             batched=bool(batched[row]),
             depthwise=bool(alone[row]),
             infer=strategy.mode == "infer",
             channels_last=bool(last[row]),
             decode=bool(decode[row]),
-            odd=bool(odd[row]) and on_gpu,
+            odd=bool(odd[row]) and trace.header.target != "cpu",
             turned=bool(turned[row]),
         )
         grouped.setdefault((key, operations.dtype[row] if kind in CONTRACTIONS else ""), []).append(members)
