@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -306,9 +307,22 @@ def test_a_product_of_operands_on_two_devices_names_the_devices_and_not_their_ty
         record(job, Strategy(micro_batch=2, precision="amp-bf16"))
 
 
-def test_a_model_that_compiles_itself_is_sent_to_the_flag():
-    job = Job(lambda: torch.compile(mlp_job().model()), mlp_job().batch, mlp_job().loss)
-    with pytest.raises(JobError, match="compiles its model itself") as caught:
+def in_place(model: nn.Module) -> nn.Module:
+    model.compile()
+    return model
+
+
+def its_forward(model: nn.Module) -> nn.Module:
+    model.forward = torch.compile(model.forward)
+    return model
+
+
+@pytest.mark.parametrize("compiled", [torch.compile, in_place, its_forward])
+@pytest.mark.parametrize("stance", ["default", "force_eager"])
+def test_a_model_that_compiles_itself_is_sent_to_the_flag(compiled: Callable[[nn.Module], nn.Module], stance: str) -> None:
+    """Where nothing is compiled, too: torchao's updates are recorded so."""
+    job = Job(lambda: compiled(mlp_job().model()), mlp_job().batch, mlp_job().loss)
+    with torch.compiler.set_stance(stance), pytest.raises(JobError, match="compiles its model itself") as caught:
         record(job, Strategy(micro_batch=2))
     assert "--compile" in caught.value.ways_out[0]
 

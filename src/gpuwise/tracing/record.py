@@ -25,7 +25,7 @@ from gpuwise.tracing.kernels import quantized
 from gpuwise.tracing.kernels.lbfgs import steady_lbfgs
 from gpuwise.tracing.kernels.low_bit import low_bit_updates
 from gpuwise.tracing.recorder import Recorder
-from gpuwise.tracing.refusals import explained
+from gpuwise.tracing.refusals import explained, refuse_compiled_parts
 from gpuwise.tracing.step import create_state, noticing_updates, one_step, record_clipping_in_backward
 from gpuwise.tracing.world import fake_world
 
@@ -185,6 +185,7 @@ def _record_steps(
     # `install` compiles the program in its way.
     program = build(job, strategy.but(compile=False), DEVICES[target], world)
     recorder.storages.end_loading()
+    refuse_compiled_parts(program.model)
     if strategy.compile and job.step is not None:
         check_own_step(job, strategy, program.model, closure=False)
     if world is None and program.own_step is None and strategy.mode == "train" and not strategy.optimizer_in_backward:

@@ -14,7 +14,7 @@ from itertools import takewhile
 from types import TracebackType
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
@@ -45,10 +45,7 @@ def no_shape_rule(operator: str) -> JobError:
     what = f"{operator} has no shape rule for fake tensors, so the model cannot be traced."
     namespace, name, *_ = re.split(r"::|\.", operator)
     if name == "empty_strided":  # what a compiled graph allocates with
-        return JobError(
-            "the job compiles its model itself, and a compiled graph does not run on fake tensors.",
-            ["leave torch.compile out of model and loss: --compile forecasts and runs it"],
-        )
+        return _compiles_itself()
     if namespace in ("aten", "prims"):
         return JobError(what, ["leave it out, or write it with other operators"])
     packet = getattr(getattr(torch.ops, namespace), name, None)
@@ -56,6 +53,20 @@ def no_shape_rule(operator: str) -> JobError:
     arguments = ", ".join(argument.name for argument in overload._schema.arguments) if overload else "..."
     rule = f'@torch.library.register_fake("{namespace}::{name}") before def _({arguments}): return x.new_empty(...)'
     return JobError(what, [f"say the shape of its result: {rule}", "replace the operator"])
+
+
+def _compiles_itself() -> JobError:
+    return JobError(
+        "the job compiles its model itself, and a compiled graph does not run on fake tensors.",
+        ["leave torch.compile out of model and loss: --compile forecasts and runs it"],
+    )
+
+
+def refuse_compiled_parts(model: nn.Module) -> None:
+    """Raises JobError for a model with parts that torch.compile wrapped, or whose forward it replaced."""
+    for module in model.modules():
+        if module._compiled_call_impl is not None or hasattr(module.forward, "_torchdynamo_orig_callable"):
+            raise _compiles_itself()
 
 
 _SPARSE = {torch.ops.aten.embedding.default: 4, torch.ops.aten._embedding_bag.default: 5}  # position of `sparse`
