@@ -159,3 +159,28 @@ def test_a_command_with_a_file_of_options_has_its_text():
 def test_a_title_names_the_precision_in_which_all_devices_serve():
     assert serve_plan(job(), on="t4", rate="1/s").precision == "fp16"
     assert serve_plan(job(), on="t4,l4", rate="1/s").precision == "bf16"
+
+
+@pytest.mark.parametrize(("precision", "way"), [("fp8", "--weights"), ("int8", "--weights"), ("tf32", "--precision bf16")])
+def test_text_is_served_in_what_the_engines_commands_take(precision, way):
+    with pytest.raises(InputError, match="text is served in bf16, fp16 or fp32") as refused:
+        serve_plan("gpt2", on="l4", rate="5/s", precision=precision)
+    assert way in refused.value.ways_out[0]
+
+
+def test_a_share_of_more_than_all_is_named():
+    with pytest.raises(InputError, match="at most 1, got 1.2"):
+        serve_plan("gpt2", on="l4", rate="5/s", slo="ttft=1s,share=1.2")
+
+
+def test_devices_that_nobody_rents_out_are_named():
+    planned = serve_plan("gpt2", on=["l4", "l4:3"], rate="5/s")
+    (note,) = [note for note in planned.assumptions if "no offer" in note]
+    assert "l4:3" in note and "l4," not in note
+
+
+def test_a_gpu_serves_no_more_text_in_fp32_than_its_memory_reads():
+    """The cache of GPT-2 takes 73.7 kB a token in fp32, and a request of 512 and 256 tokens reads it 640 tokens long a token."""
+    (row,) = serve_plan("gpt2", on="l4", rate="5/s", input=512, output=256, spread=0, precision="fp32").rows
+    read = 12 * 2 * 768 * 4 * 640 * 256
+    assert 0 < row.saturation_rate < 300e9 / read

@@ -105,6 +105,17 @@ def test_decoding_reads_keys_once_however_many_query_heads_share_them(chip):
     assert read_s < few < 1.5 * read_s
 
 
+@pytest.mark.parametrize("chip", ["t4", "l4", "rtx-4090", "h100-80gb-sxm", "a100-80gb-sxm", "mi300x"])
+@pytest.mark.parametrize("numerics", ["fp32", "fp16"])
+def test_decoding_reads_no_faster_than_the_memory_what_no_cache_holds(chip, numerics):
+    """76 sequences of 2,436 cached tokens, one layer of GPT-2. Of other attentions' figures none fits decoding."""
+    element = {"fp32": 4, "fp16": 2}[numerics]
+    chip = CATALOG.chip(chip)
+    priced = time_s(chip, "attention_decode", numerics, batch=76, heads=12, queries=1, keys=2436, head=64)
+    bytes_read = 2 * 76 * 12 * 2436 * 64 * element - 2 * (chip.l2_bytes or 0)
+    assert priced > bytes_read / chip.memory_bandwidth_bytes_per_s
+
+
 def test_classes_tell_kernels_apart():
     flash = "aten._scaled_dot_product_flash_attention.default"
     assert class_of("attention", flash) == "attention"

@@ -136,6 +136,11 @@ def test_a_job_that_is_trained_otherwise_goes_on_with_a_note(tmp_path):
     [
         ({"strategy": Strategy(micro_batch=8)}, InputError, "16 samples a step, not 8"),
         ({"seed": 5}, InputError, "0 as its seed, not 5"),
+        (
+            {"strategy": STRATEGY.but(optimizer="adafactor")},
+            InputError,
+            "trains with .*, whose state adafactor cannot go on with",
+        ),
         ({"job": toy(model=lambda: nn.Linear(4, 2, bias=False))}, JobError, "a run of another job"),
         ({"resume": "never"}, InputError, "holds a run already"),
     ],
@@ -148,6 +153,24 @@ def test_another_run_is_refused_and_nothing_is_touched(changes, error, match, tm
         train(settings.pop("job"), settings.pop("strategy"), folder=tmp_path, steps=STEPS, **settings)
     assert contents(tmp_path) == before
     assert run_status(tmp_path).state == "failed"
+
+
+def test_a_job_whose_own_optimizer_became_another_is_refused(tmp_path):
+    """Momentum has settings that Adam lacks, and the other way round: PyTorch would put the one's in place of the other's."""
+    losses(toy(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01)), STRATEGY, tmp_path, until=STOP)
+    with pytest.raises(InputError, match="the checkpoint is of another optimizer"):
+        train(toy(optimizer=lambda parameters: torch.optim.Adam(parameters)), folder=tmp_path, steps=STEPS)
+
+
+@pytest.mark.parametrize("resume", ["auto", "must"])
+def test_a_run_continued_without_a_length_keeps_its_own(resume, tmp_path):
+    """As the printed `go on with` does. An epoch of these data is not as long."""
+    job = dropping(schedule="cosine")
+    losses(job, STRATEGY, tmp_path / "parts", until=STOP)
+    parts = train(job, STRATEGY, folder=tmp_path / "parts", resume=resume)
+    assert (parts.resumed_from, parts.steps, parts.stopped) == (STOP, STEPS, "finished")
+    assert parts.last_loss == losses(job, STRATEGY, tmp_path / "whole")[STEPS]
+    assert not any("was to take" in note for note in parts.notes)
 
 
 def test_nothing_to_continue(tmp_path):

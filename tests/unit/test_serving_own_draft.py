@@ -13,7 +13,7 @@ from torch import nn
 
 from gpuwise.api.drafting import OWN_DEFAULTS, DraftSettings
 from gpuwise.api.serving import serve_plan
-from gpuwise.errors import JobError, UnsupportedError
+from gpuwise.errors import JobError
 from gpuwise.job.hf import hf_job
 from gpuwise.serving.formats import format_of
 from gpuwise.serving.generation import Generation
@@ -114,7 +114,7 @@ def test_each_matrix_is_multiplied_once(kind, llama: tuple[Generation, nn.Module
 
 
 def test_eagle_beside_a_mixture_does_not_follow_from_it(mixture: tuple[Generation, nn.Module]):
-    with pytest.raises(UnsupportedError, match="mixture"):
+    with pytest.raises(JobError, match="mixture"):
         own_draft(mixture[0], "eagle3")
 
 

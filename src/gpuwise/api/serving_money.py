@@ -10,6 +10,7 @@ import numpy as np
 from gpuwise.api.serving_catalog import TIMES
 from gpuwise.errors import NoPlanError
 from gpuwise.hardware.types import Offer
+from gpuwise.notes.price import no_offer
 from gpuwise.serving.api_price import ApiPrice, api_usd_per_month, break_even
 from gpuwise.serving.fleets import Fleet, rate_ranges
 from gpuwise.serving.forecast import ServingForecast
@@ -32,6 +33,10 @@ def with_money(
 
     Raises NoPlanError where nothing that serves the rate is inside the budget.
     """
+    unpriced = [row.device for row in forecast.rows if row.replicas and row.usd_per_month is None and not row.is_free]
+    if unpriced:
+        notes = (*forecast.assumption_notes, no_offer(devices=", ".join(unpriced)))
+        forecast = replace(forecast, assumption_notes=notes)
     if budget_usd is not None:
         rows = [replace(row, over_budget=_over(row, budget_usd)) for row in forecast.rows]
         forecast = replace(forecast, rows=cheapest_first(rows), budget_usd_per_month=budget_usd)
@@ -55,7 +60,10 @@ def _check_budget(forecast: ServingForecast) -> None:
     priced = [row for row in serving if row.usd_per_month is not None]
     budget = format_usd(forecast.budget_usd_per_month or 0.0)
     if not priced:
-        raise NoPlanError("no device that serves the rate has a price to compare with the budget.", ["leave out --budget"])
+        raise NoPlanError(
+            "no device that serves the rate has a price to compare with the budget.",
+            ["other devices, or other counts of them: --on", "leave out --budget"],
+        )
     nearest = priced[0]
     usd = nearest.usd_per_month or 0.0
     raise NoPlanError(

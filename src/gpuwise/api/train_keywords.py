@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, nearest
 from gpuwise.plan.types import Plan
 from gpuwise.step_settings import JobSizes, RunSettings, flag_of, settings_of
 from gpuwise.strategy import HostSettings, Strategy
@@ -51,8 +51,11 @@ _OF_THE_RUN = TrainKeywords.__optional_keys__ - RunSettings.__optional_keys__
 def step_keywords(keywords: TrainKeywords, plan: object) -> RunSettings:
     """The keywords of the step that are not None. Raises InputError for an unknown one, or one that a plan excludes."""
     requested = {name: value for name, value in keywords.items() if value is not None and name not in _OF_THE_RUN}
-    if unknown := set(requested) - set(settings_of(RunSettings)):
-        raise InputError(f"train does not take {', '.join(sorted(unknown))}.")
+    if unknown := sorted(set(requested) - set(settings_of(RunSettings))):
+        names = [*settings_of(RunSettings), *sorted(_OF_THE_RUN)]
+        near = [name for each in unknown for name in nearest(each, names)]
+        ways = [f"nearest: {', '.join(near)}"] if near else []
+        raise InputError(f"train does not take {', '.join(unknown)}.", [*ways, f"one of: {', '.join(names)}"])
     excluded = [name for name in requested if name not in JobSizes.__optional_keys__]
     if plan is not None and excluded:
         flags = ", ".join(map(flag_of, excluded))

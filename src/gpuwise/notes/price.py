@@ -53,3 +53,9 @@ def old_catalog(*, newest: str, days: float) -> str:
 def discounted(*, share: float, provider: str) -> str:
     """A discount that the user has at a provider."""
     return f"{100 * share:g} % off the prices of {provider}, from the file of --discounts"
+
+
+@kind_of_note(flag="--on")
+def no_offer(*, devices: str) -> str:
+    """Devices that serve, but that no offer rents out in this number."""
+    return f"no offer of the catalog rents out {devices}, so there is no price: other devices or counts have one"

@@ -79,7 +79,8 @@ def folder_open_to_everybody(*, folder: str) -> str:
 @kind_of_note()
 def continued_with_other_settings(*, changes: str) -> str:
     """A run continues with another strategy."""
-    return f"the run continues with other settings ({changes}): its numbers will differ in their last bits."
+    batches = "; batch norm's more, whose statistics are those of a micro-batch" if "micro_batch" in changes else ""
+    return f"the run continues with other settings ({changes}): its numbers will differ in their last bits{batches}."
 
 
 @kind_of_note()

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from gpuwise.errors import UnsupportedError
+from gpuwise.errors import JobError
 from gpuwise.serving.formats import Format, StoredWeights, stored
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.parts import part_at
@@ -29,6 +29,7 @@ OwnKind = Literal["mtp", "eagle3"]
 EAGLE_VOCABULARY = 32_000  # draft_vocab_size of yuhuili/EAGLE3-LLaMA3.1-Instruct-8B and of AngelSlim's for Qwen3
 STATES = {"mtp": 2, "eagle3": 3}  # rows that are joined: the state and the embedding; three states
 NORMS = {"mtp": 3, "eagle3": 2}  # beside those of the layer: of both inputs and the result; of states and result
+_OTHER_DRAFTS = ["--draft MODEL: a smaller one that writes the same tokens", "--draft ngram --acceptance 0.3"]
 _AT = {name: COLUMNS.index(name) for name in COLUMNS}
 _GEMM = KINDS.index("gemm")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -68,7 +69,7 @@ def own_draft(model: Generation, kind: OwnKind, *, devices: int = 1) -> OwnDraft
     block = _last_block(model)
     layer, weights = part_at(model.tokens, _inside(model.tokens, block)), _weights_in(model, block)
     if kind == "eagle3" and any(each.of_experts for each in weights):
-        raise UnsupportedError("the layer of an EAGLE-3 draft of a mixture of experts does not follow from the model")
+        raise JobError("the layer of an EAGLE-3 draft of a mixture of experts does not follow from the model.", _OTHER_DRAFTS)
     attention = replace(next((each for each in model.attention if each.window is None), model.attention[-1]), layers=1)
     width, element_bytes = model.width, max(each.element_bytes for each in model.weights if each.role == PRODUCT)
     joining = (width, STATES[kind] * width)
@@ -98,7 +99,7 @@ def own_draft(model: Generation, kind: OwnKind, *, devices: int = 1) -> OwnDraft
 def _last_block(model: Generation) -> str:
     blocks = model.tokens.header.blocks
     if not blocks or not model.attention or not model.width:
-        raise UnsupportedError("the model's last layer is not seen in its recording")
+        raise JobError("the model's last layer is not seen in its recording.", _OTHER_DRAFTS)
     return blocks[-1]
 
 
@@ -134,7 +135,7 @@ def _first_of_attention(layer: TraceFamily) -> int:
         if trace.operations.kind[operation] == _GEMM and _ATTENTION.search(modules[module])
     ]
     if len(columns) < 2:
-        raise UnsupportedError("the products of the model's attention are not seen in its recording")
+        raise JobError("the products of the model's attention are not seen in its recording.", _OTHER_DRAFTS)
     return sum(columns[:-1])
 
 

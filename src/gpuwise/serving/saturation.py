@@ -33,8 +33,13 @@ class Limits:
     share: float = 0.99
 
     def __post_init__(self) -> None:
-        if min(self.ttft_s, self.tpot_s, self.latency_s) <= 0 or not 0 < self.share <= 1:
-            raise InputError("Limits of latency must be above 0 s, and the share within them above 0 and at most 1.")
+        if (least := min(self.ttft_s, self.tpot_s, self.latency_s)) <= 0:
+            raise InputError(f"a limit of latency must be above 0 s, got {least:g} s.", ["--slo ttft=500ms,tpot=50ms"])
+        if not 0 < self.share <= 1:
+            raise InputError(
+                f"the share of requests within the limits must be above 0 and at most 1, got {self.share:g}.",
+                ["--slo ttft=500ms,share=0.95"],
+            )
 
     def hold(self, served: Served) -> bool:
         """Whether enough requests stayed within the limits."""

@@ -22,6 +22,8 @@ ALIASES = {
     "fp8": ("int8", "bf16", "fp16"),
     "fp4": ("fp8", "bf16", "fp16"),
 }
+# Decoding streams keys and values: where nothing of fp32 was measured, its bytes take what those of half precision do.
+_DECODE_ALIASES = {"fp32": ("bf16", "fp16")}
 BYTES_OF_A_UNIT = "unit_bytes"  # feature of products: what a multiprocessor reads
 # Architectures of one generation, which share most kernels. Any other architecture is a generation by itself.
 _GENERATIONS = {"Zen 4": "AMD AVX-512", "Zen 5": "AMD AVX-512"}
@@ -89,7 +91,8 @@ class Calibration:
 
     def _search(self, kind: str, numerics: str, *, used_for: str) -> AppliedEntry | None:
         """The entry of one class. used_for: what it is to be used for, whose own factors count first."""
-        names = [f"{kind}.{n}" for n in (numerics, *ALIASES.get(numerics, ()))] if numerics else [kind]
+        aliases = ALIASES | _DECODE_ALIASES if kind == "attention_decode" else ALIASES
+        names = [f"{kind}.{n}" for n in (numerics, *aliases.get(numerics, ()))] if numerics else [kind]
         own = (f"{used_for}.{numerics}" if numerics else used_for, names[0], kind)
         scale, level = 1.0, ""
         for file in self.files:

@@ -153,6 +153,9 @@ def class_times(
     if kernel_class == "other":  # of no known kind: whatever a file says of it is no model
         applied = replace(applied, level=GENERIC.level)
     parts = applied.entry.parts_s(terms.seconds, terms.features)
+    if terms.seconds and not parts:  # figures of a like class whose kernels have other terms say nothing of these
+        applied = GENERIC
+        parts = applied.entry.parts_s(terms.seconds, terms.features)
     fixed = shapes.kernels * applied.entry.floor_s * terms.floor
     arithmetic = [part for term, part in parts.items() if term.startswith(ARITHMETIC)]
     traffic = [part for term, part in parts.items() if not term.startswith(ARITHMETIC)]

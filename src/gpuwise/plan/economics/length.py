@@ -81,7 +81,10 @@ class RunLength:
             tokens = ", --tokens" if header.sample_unit == "token" else ""
             raise InputError(
                 f"how much to train {header.job} is not known: it has no data set of a known size.",
-                [f"give --samples{tokens}, e.g. --samples 1M"],
+                [
+                    f"give --samples{tokens}, e.g. --samples 1M",
+                    "samples=... in the Job: its data set is not opened for a forecast",
+                ],
             )
         assumed = [] if self.epochs else [assumed_one_epoch()]
         return math.ceil((self.epochs or 1) * self.samples_per_epoch), assumed

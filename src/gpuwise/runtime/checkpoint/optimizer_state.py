@@ -84,10 +84,23 @@ def numbered_state(
         count = len(group["params"])
         values = group_of[live[number]] if count else {}
         settings = {key: _part_of(value, None) for key, value in values.items() if key not in ("params", "param_names")}
+        if settings:
+            _check_kind(settings, _settings(group))
         settings |= {key: group[key] for key in ("param_names",) if key in group}
         groups.append({**(settings or _settings(group)), "params": list(range(number, number + count))})
         number += count
     return cast(OptimizerState, {**rest, "state": state, "param_groups": groups})
+
+
+def _check_kind(saved: Mapping[str, object], live: Mapping[str, object]) -> None:
+    """Raises InputError for settings of another kind of optimizer: each has some that the other lacks. Versions of PyTorch only
+    add settings, and schedules only what they begin from."""
+    only_saved, only_live = saved.keys() - live.keys() - {"initial_lr"}, live.keys() - saved.keys() - {"param_names"}
+    if only_saved and only_live:
+        raise InputError(
+            f"the checkpoint is of another optimizer: it has {min(only_saved)}, and none of {min(only_live)}.",
+            ["the optimizer that was saved", "another run folder"],
+        )
 
 
 def _of_numbers(saved: OptimizerState, parameters: Sequence[Tensor]) -> OptimizerState:

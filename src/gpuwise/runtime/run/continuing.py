@@ -10,7 +10,7 @@ from gpuwise.errors import InputError, JobError
 from gpuwise.notes import Note
 from gpuwise.notes import training as training_notes
 from gpuwise.runtime.run.folder import RunIdentity
-from gpuwise.strategy import Mesh, Strategy
+from gpuwise.strategy import OPTIMIZERS, Mesh, Strategy
 
 
 def check_continues(saved: RunIdentity, identity: RunIdentity, folder: Path) -> list[Note]:
@@ -37,6 +37,12 @@ def check_continues(saved: RunIdentity, identity: RunIdentity, folder: Path) -> 
                 "continued so it would be another run.",
                 [way(), elsewhere],
             )
+    optimizers = [_optimizer(identity) for identity in (saved, identity)]
+    if None not in optimizers and optimizers[0] != optimizers[1]:
+        raise InputError(
+            f"the run in {folder} trains with {optimizers[0]}, whose state {optimizers[1]} cannot go on with.",
+            [f"as before: --optimizer {optimizers[0]}", elsewhere],
+        )
     notes = []
     if changes := _changes(before, now):
         notes.append(training_notes.continued_with_other_settings(changes=changes))
@@ -45,6 +51,12 @@ def check_continues(saved: RunIdentity, identity: RunIdentity, folder: Path) -> 
     if saved.get("steps") != identity["steps"]:
         notes.append(training_notes.continued_to_another_length(before=saved["steps"], steps=identity["steps"]))
     return notes
+
+
+def _optimizer(identity: RunIdentity) -> str | None:
+    """Its name; None for a job's own."""
+    name = identity.get("strategy", {}).get("optimizer") or identity.get("recipe", {}).get("optimizer")
+    return name if isinstance(name, str) and name in OPTIMIZERS else None
 
 
 def _changes(before: Mapping[str, object], now: Mapping[str, object]) -> str:

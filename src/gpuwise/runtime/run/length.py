@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from gpuwise.errors import InputError, JobError
 from gpuwise.job import Job
 from gpuwise.notes import Note
 from gpuwise.notes.training import trained_for_one_epoch
 from gpuwise.runtime.data import MicroBatchLoader
+from gpuwise.runtime.run.folder import RunIdentity
 from gpuwise.runtime.run.settings import TrainSettings
 from gpuwise.strategy import Strategy
+
+
+def of_the_run(settings: TrainSettings, saved: RunIdentity | None) -> TrainSettings:
+    """The settings with the length of the run that they continue, where they name none. saved: the content of its run.json."""
+    named = any(length is not None for length in (settings.steps, settings.samples, settings.tokens, settings.epochs))
+    return settings if named or saved is None else replace(settings, steps=saved["steps"])
 
 
 def count_steps(job: Job, loader: MicroBatchLoader, strategy: Strategy, settings: TrainSettings) -> tuple[int, list[Note]]:

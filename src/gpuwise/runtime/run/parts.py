@@ -29,7 +29,7 @@ from gpuwise.runtime.run.device_losses import AHEAD
 from gpuwise.runtime.run.evaluation import Evaluations
 from gpuwise.runtime.run.folder import RunFolder, RunIdentity, identity_of
 from gpuwise.runtime.run.health import RunHealth
-from gpuwise.runtime.run.length import count_steps
+from gpuwise.runtime.run.length import count_steps, of_the_run
 from gpuwise.runtime.run.loss_tracker import LossTracker
 from gpuwise.runtime.run.memory import PeakMemory
 from gpuwise.runtime.run.meter import Meter
@@ -130,6 +130,7 @@ def start_run(
         notes += folder.exposure() + copies.prepare(lambda: identity_of(job, strategy, settings, steps=1))
         attempt.begin()  # after the state of the run has come from its copy
     own.of_first("locked", lambda: True)
+    settings = settings if folder is None else of_the_run(settings, folder.identity())
 
     # 2. The process: memory, threads, random numbers.
     notes += prepare_process(job, strategy, settings, device, core_share=own.core_share)

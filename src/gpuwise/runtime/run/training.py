@@ -114,6 +114,8 @@ class Training:
 
         Raises InputError before the run has begun.
         """
+        if self._run is None and self.result is not None:
+            raise InputError("the run is over, and another pass let go of its model.", ["model.safetensors in its folder"])
         if self._run is None:
             raise InputError("the run has not begun: there is no model yet.", ["run() it, or take a step: for step in ..."])
         return self._run.program.model
