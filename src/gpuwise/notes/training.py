@@ -64,6 +64,13 @@ def processors_shared(*, share: float, room: int | None, setting: str) -> str:
     return f"{taken}, so steps take longer than on a free one{fewer}{spins}."
 
 
+@kind_of_note(flag="--accumulate")
+def micro_batches_left_over(*, left_over: int) -> str:
+    """Micro-batches of the last epoch that fill no step."""
+    batches = "1 micro-batch" if left_over == 1 else f"{left_over:,} micro-batches"
+    return f"{batches} at the end of the last epoch do not fill a step, and are not trained on."
+
+
 # The folder of the run.
 
 

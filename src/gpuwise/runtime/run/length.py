@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpuwise.errors import InputError, JobError
 from gpuwise.job import Job
 from gpuwise.notes import Note
-from gpuwise.notes.training import trained_for_one_epoch
+from gpuwise.notes.training import micro_batches_left_over, trained_for_one_epoch
 from gpuwise.runtime.data import MicroBatchLoader
 from gpuwise.runtime.run.folder import RunIdentity
 from gpuwise.runtime.run.settings import TrainSettings
@@ -22,7 +22,8 @@ def of_the_run(settings: TrainSettings, saved: RunIdentity | None) -> TrainSetti
 
 
 def count_steps(job: Job, loader: MicroBatchLoader, strategy: Strategy, settings: TrainSettings) -> tuple[int, list[Note]]:
-    """The optimizer steps of a run, at least one, and notes on assumptions. Samples and tokens are rounded up to whole steps.
+    """The optimizer steps of a run, at least one, and notes on assumptions. Samples and tokens are rounded up to whole steps;
+    of epochs, micro-batches that fill no last step are left out.
 
     Raises JobError when the length of an epoch is unknown, InputError for tokens of a job without tokens.
     """
@@ -40,6 +41,8 @@ def count_steps(job: Job, loader: MicroBatchLoader, strategy: Strategy, settings
     micro_batches = loader.micro_batches_per_epoch
     if micro_batches is None:
         raise JobError("nothing says how many samples an epoch of this job has.", ["samples=... in the Job", "--steps N"])
-    assumed = [] if settings.epochs else [trained_for_one_epoch()]
-    micro_batches_per_step = strategy.accumulation * strategy.mesh.data_parallel
-    return max(1, int((settings.epochs or 1) * micro_batches) // micro_batches_per_step), assumed
+    notes = [] if settings.epochs else [trained_for_one_epoch()]
+    steps, left_over = divmod(int((settings.epochs or 1) * micro_batches), strategy.accumulation * strategy.mesh.data_parallel)
+    if steps and left_over:
+        notes.append(micro_batches_left_over(left_over=left_over))
+    return max(1, steps), notes
