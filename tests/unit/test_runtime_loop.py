@@ -9,7 +9,7 @@ from tests.training_samples import STRATEGY, loss, points, toy, train, training
 from torch import nn
 
 from gpuwise.cost.forecast import Forecast, Interval, MemoryForecast
-from gpuwise.errors import DoesNotFitError, InputError, JobError
+from gpuwise.errors import DoesNotFitError, InputError, JobError, RunEndedError
 from gpuwise.runtime.show import read_log
 from gpuwise.strategy import Mesh, Strategy
 
@@ -119,11 +119,28 @@ def test_the_model_is_there_while_it_is_trained():
     assert not torch.equal(weights[0], weights[1])
 
 
+def test_the_model_is_there_after_a_pass_over_a_run_that_is_over(tmp_path):
+    """As a cell of a notebook that is run again."""
+    run = training(toy(), steps=3, folder=tmp_path)
+    list(run)
+    trained = run.model
+    with pytest.raises(RunEndedError):
+        list(run)
+    assert run.model is trained
+
+
 def test_without_data_it_says_so():
     result = train(toy(data=None, samples=64))
     assert result.steps == 4
     assert result.synthetic
     assert "synthetic" in result.notes[0]
+
+
+def test_micro_batches_that_fill_no_last_step_are_named():
+    """56 samples are 7 micro-batches of 8; two are a step."""
+    result = train(toy(data=None, samples=56), Strategy(micro_batch=8, accumulation=2), epochs=1)
+    assert result.steps == 3
+    assert any(note.startswith("1 micro-batch at the end of the last epoch") for note in result.notes)
 
 
 def test_unknown_epoch_length():

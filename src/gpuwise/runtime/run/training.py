@@ -110,15 +110,16 @@ class Training:
 
     @property
     def model(self) -> torch.nn.Module:
-        """As it is now; averages are put in its place by evaluations and exports alone.
-
-        Raises InputError before the run has begun.
+        """As it is now, or as the last pass left it where another did not begin; averages are put in its place by evaluations
+        and exports alone. Raises InputError before the run has begun.
         """
-        if self._run is None and self.result is not None:
-            raise InputError("the run is over, and another pass let go of its model.", ["model.safetensors in its folder"])
+        return self.result.model if self._run is None and self.result is not None else self._begun.program.model
+
+    @property
+    def _begun(self) -> RunParts:
         if self._run is None:
             raise InputError("the run has not begun: there is no model yet.", ["run() it, or take a step: for step in ..."])
-        return self._run.program.model
+        return self._run
 
     def run(self) -> TrainResult:
         """All of it. Returns what came of it."""
@@ -141,15 +142,14 @@ class Training:
                 "several ranks export the weights of a checkpoint, and a run without a folder has none.",
                 ["--run FOLDER", "leave out --no-run"],
             )
-        model, run = self.model, self._run
-        assert run is not None
+        run = self._begun
         if problem := run.checkpoints.state.not_finite():
             raise JobError(
                 f"the weights of {self.job.name or 'the job'} are not exported: {problem}.",
                 ["a checkpoint from before, if the run has a folder", "a lower learning rate in the Job"],
             )
         with run.program.average.in_place() if run.program.average is not None else nullcontext():
-            return export_weights(model, path)
+            return export_weights(run.program.model, path)
 
     def __iter__(self) -> Iterator[TrainedStep]:
         steps = self._steps()
