@@ -9,7 +9,7 @@ import torch
 
 from gpuwise.api.serving import serve_plan
 from gpuwise.api.serving_limits import parse_limits
-from gpuwise.errors import InputError, JobError, UnknownNameError, UnsupportedError
+from gpuwise.errors import InputError, JobError, NoPlanError, UnknownNameError, UnsupportedError
 from gpuwise.job import Job
 from gpuwise.job.models.generation import generate
 from gpuwise.job.models.llama import Llama, LlamaConfig
@@ -161,11 +161,11 @@ def test_a_title_names_the_precision_in_which_all_devices_serve():
     assert serve_plan(job(), on="t4,l4", rate="1/s").precision == "bf16"
 
 
-@pytest.mark.parametrize(("precision", "way"), [("fp8", "--weights"), ("int8", "--weights"), ("tf32", "--precision bf16")])
-def test_text_is_served_in_what_the_engines_commands_take(precision, way):
+@pytest.mark.parametrize("precision", ["fp8", "int8", "tf32"])
+def test_text_is_served_in_what_the_engines_commands_take(precision):
     with pytest.raises(InputError, match="text is served in bf16, fp16 or fp32") as refused:
         serve_plan("gpt2", on="l4", rate="5/s", precision=precision)
-    assert way in refused.value.ways_out[0]
+    assert "--weights" in refused.value.ways_out[1]
 
 
 def test_a_share_of_more_than_all_is_named():
@@ -177,6 +177,9 @@ def test_devices_that_nobody_rents_out_are_named():
     planned = serve_plan("gpt2", on=["l4", "l4:3"], rate="5/s")
     (note,) = [note for note in planned.assumptions if "no offer" in note]
     assert "rents out l4:3," in note
+    with pytest.raises(NoPlanError, match="has a price to compare") as refused:
+        serve_plan("gpt2", on="l4:3", rate="5/s", budget="100")
+    assert "--on" in refused.value.ways_out[0]
 
 
 def test_a_gpu_serves_no_more_text_in_fp32_than_its_memory_reads():

@@ -202,6 +202,9 @@ def test_a_plan_for_several_devices_is_refused(plan: gpuwise.Plan):
 def test_train_takes_no_unknown_setting():
     with pytest.raises(InputError, match="train does not take colour"):
         gpuwise.train("tiny.py:job", colour="red")
+    with pytest.raises(InputError) as refused:
+        gpuwise.train("tiny.py:job", accumulation=2)
+    assert refused.value.ways_out[0] == "nearest: accumulate"
 
 
 @pytest.mark.parametrize(

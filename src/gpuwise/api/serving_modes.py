@@ -36,9 +36,6 @@ _EXAMPLES = {
 }
 
 
-TEXT_PRECISIONS = ("bf16", "fp16", "fp32")  # of activations, which the engines' commands take
-
-
 def engine_model(
     job: Job, engine: Engine, *, precision: str | None, requested: ServingSettings, catalog: Catalog, named_devices: bool
 ) -> EngineModel:
@@ -51,11 +48,10 @@ def engine_model(
 
     Raises InputError or UnknownNameError for settings that do not go together.
     """
-    if precision is not None and precision not in TEXT_PRECISIONS:
-        low = precision in ("fp8", "int8", "int4", "fp4")
+    if precision not in (None, "bf16", "fp16", "fp32"):  # of activations, which the engines' commands take
         raise InputError(
-            f"text is served in {', '.join(TEXT_PRECISIONS[:-1])} or {TEXT_PRECISIONS[-1]}, not in {precision}.",
-            ["--weights, the format of weights; --cache, that of keys and values" if low else "--precision bf16"],
+            f"text is served in bf16, fp16 or fp32, not in {precision}.",
+            ["--precision bf16", "--weights and --cache, the formats of weights, and of keys and values"],
         )
     format, cache = engine.format_of(requested.get("weights")), engine.cache_of(requested.get("cache"))
     arguments = (job, engine, precision, format, cache)
