@@ -278,8 +278,9 @@ def test_a_stale_price_asked_for_is_said_so():
 
 
 def test_how_much_to_train_must_be_said_or_is_assumed_aloud():
-    with pytest.raises(InputError, match="how much to train"):
+    with pytest.raises(InputError, match="how much to train") as refused:
         planned(Request(), offer())
+    assert any("samples=... in the Job" in way for way in refused.value.ways_out)
     assert any("1 epoch" in text for text in planned(Request(samples_per_epoch=5000), offer()).assumptions)
     assert planned(Request(epochs=3, samples_per_epoch=5000), offer()).best.samples == 15000
     with pytest.raises(InputError, match="not tokens"):
