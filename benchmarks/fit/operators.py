@@ -256,14 +256,15 @@ def fit_vector(context: Context, store: Store) -> pd.DataFrame:
     errors = pd.concat([_put(store, "vector", table) for table in _tables(context)], ignore_index=True)
     for (level, of), entries in [(key, dict(entries)) for key, entries in store.changed.items()]:
         if "elementwise" in entries:
-            store.put(level, of, {name: _like(entries["elementwise"], factor) for name, factor in LIKE_ELEMENTWISE.items()})
+            store.put(level, of, {name: like(entries["elementwise"], factor) for name, factor in LIKE_ELEMENTWISE.items()})
         if "softmax" in entries:
             loss = {"source": "as softmax, over rows as long as a vocabulary"}
             store.put(level, of, {"loss": replace(entries["softmax"], evidence=loss)})
     return errors
 
 
-def _like(entry: CalibrationEntry, factor: float, other: str = "elementwise") -> CalibrationEntry:
+def like(entry: CalibrationEntry, factor: float, other: str = "elementwise") -> CalibrationEntry:
+    """An entry that takes a factor of the time of another class."""
     terms = {name: Term(round(term.scale * factor, 4), term.curves) for name, term in entry.terms.items()}
     low, high = entry.spread
     evidence = {"source": f"as {other}, times {factor:g}"}
@@ -275,7 +276,7 @@ def fit_conv(context: Context, store: Store) -> pd.DataFrame:
     errors = _put(store, "conv", table)
     for (level, of), entries in [(key, dict(entries)) for key, entries in store.changed.items()]:
         if table.key in entries:
-            store.put(level, of, {name: _like(entries[table.key], factor, "conv.fp32") for name, factor in LIKE_CONV.items()})
+            store.put(level, of, {name: like(entries[table.key], factor, "conv.fp32") for name, factor in LIKE_CONV.items()})
     return errors
 
 

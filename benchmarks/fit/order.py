@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.fit import assumed, attention, cpu, gemm, language, operators, vision
+from benchmarks.fit import assumed, attention, cpu, gemm, language, operators, updates, vision
 from benchmarks.fit.pieces import Context, Piece
 from benchmarks.fit.store import Store
 from benchmarks.support.figures import error_line
 
 KERNELS: tuple[Piece, ...] = (assumed.PIECE, gemm.PIECE, attention.PIECE, operators.VECTOR, operators.CONV)
 STEPS: tuple[Piece, ...] = (vision.PIECE, language.PIECE, cpu.PIECE)
-PIECES = KERNELS + STEPS
+PIECES = (*KERNELS, *STEPS, updates.PIECE)
 
 
 def fit_all(context: Context, store: Store, *, unseen: bool, names: Collection[str] = ()) -> None:

@@ -168,7 +168,6 @@ MOVES = {
     "pool_bilinear": Design({"memory": TermDesign((1.0, 8.0)), "loop": TermDesign((0.3, 4.0))}, (1.0, 8.0), FLOOR_S),
     "embedding": _moves(most=8.0),
     "random": _moves(most=4.0),
-    "optimizer": _moves(0.5, 4.0),
 }
 
 

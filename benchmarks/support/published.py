@@ -13,6 +13,7 @@ import pandas as pd
 from benchmarks.support.published_case import CHIPS, Case
 from benchmarks.support.published_several import several_cases
 from benchmarks.support.published_timm import timm_cases
+from benchmarks.support.published_updates import of_nvidia_examples
 from gpuwise.strategy import Mesh, Strategy
 
 # What Lambda trained: our job, the size of an input, its value.
@@ -77,7 +78,9 @@ def _lambda(table: pd.DataFrame) -> Iterator[Case]:
         precision = "bf16" if half else row.precision
         subset = f"lambda {job}" + (f" on {count} GPUs" if count > 1 else "")
         strategy = Strategy(precision=precision, micro_batch=int(row.batch_per_gpu), mesh=Mesh(dp_replicate=count))
-        yield Case(subset, job, strategy, ((name, size),), CHIPS[row.gpu], count, 1, step_s, half)
+        update_bytes = of_nvidia_examples(job, half=half)
+        sizes, chip = ((name, size),), CHIPS[row.gpu]
+        yield Case(subset, job, strategy, sizes, chip, count, 1, step_s, half, update_bytes=update_bytes)
 
 
 def _transformers_fp32(table: pd.DataFrame) -> Iterator[Case]:
@@ -111,7 +114,8 @@ def _examples(table: pd.DataFrame) -> Iterator[Case]:
         strategy = Strategy(
             precision=row.precision, micro_batch=int(row.batch_per_gpu), channels_last=images and row.precision == "amp-fp16"
         )
-        yield Case(f"DLE {row.model.split('/')[-1]}", job, strategy, size, CHIPS[row.gpu], 1, 1, row.step_time_s)
+        subset, update_bytes = f"DLE {row.model.split('/')[-1]}", of_nvidia_examples(job)
+        yield Case(subset, job, strategy, size, CHIPS[row.gpu], 1, 1, row.step_time_s, update_bytes=update_bytes)
 
 
 def _dlperf(table: pd.DataFrame) -> Iterator[Case]:
@@ -119,7 +123,10 @@ def _dlperf(table: pd.DataFrame) -> Iterator[Case]:
     table = table[table.subsets.str.contains("dlperf") & (table.num_gpus == 1) & (table.model == "ResNet-50 v1.5")]
     for row in table[table.framework.isin(["PyTorch", "NGC PyTorch"])].itertuples():
         strategy = Strategy(precision=row.precision, micro_batch=int(row.batch_per_gpu))
-        yield Case("DLPerf resnet50", "resnet50", strategy, (("image_size", 224),), CHIPS[row.gpu], 1, 1, row.step_time_s)
+        size, update_bytes = (("image_size", 224),), of_nvidia_examples("resnet50")
+        yield Case(
+            "DLPerf resnet50", "resnet50", strategy, size, CHIPS[row.gpu], 1, 1, row.step_time_s, update_bytes=update_bytes
+        )
 
 
 def _llama(table: pd.DataFrame) -> Iterator[Case]:

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.support.published_case import Case
+from benchmarks.support.published_updates import RECORDED_BYTES
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Trace, TraceFamily, load, save
-from gpuwise.trace.tables import OperationSequence, Storages
-
+from gpuwise.trace.tables import COLUMNS, KINDS, Operations, OperationSequence, Storages
 
 def family_of(case: Case, cache: Path) -> TraceFamily:
     """The case's job recorded for any micro-batch (compiled, or a loop over images: for its own), from the cache where it is
@@ -68,6 +68,8 @@ def step_of(case: Case, cache: Path) -> Trace:
     trace = replace(trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision)))
     if case.half:
         trace = replace(trace, operations=trace.operations.in_fp16())
+    if case.update_bytes:
+        trace = replace(trace, operations=_with_updates_of(trace.operations, case.update_bytes))
     if case.update or strategy.mode == "infer":
         return trace
     # The second micro-batch, as if it were the only one: it adds to gradients that are there, and no update follows it.
@@ -76,6 +78,15 @@ def step_of(case: Case, cache: Path) -> Trace:
     columns["micro_step"] = np.zeros_like(columns["micro_step"])
     nothing = Storages(*(np.zeros(0, dtype=getattr(trace.storages, field.name).dtype) for field in fields(Storages)))
     return replace(trace, sequence=OperationSequence(**columns), storages=nothing)
+
+
+def _with_updates_of(operations: Operations, bytes_a_parameter: int) -> Operations:
+    """The operations with updates of parameters that move so many bytes."""
+    values, updates = operations.values.copy(), operations.kind == KINDS.index("optimizer")
+    for name in ("bytes_read", "bytes_written"):
+        column = COLUMNS.index(name)
+        values[updates, column] = values[updates, column] * bytes_a_parameter // RECORDED_BYTES
+    return replace(operations, values=values)
 
 
 @lru_cache(maxsize=256)

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.support.published_case import CHIPS, Case
+from benchmarks.support.published_updates import of_nvidia_examples
 from gpuwise.strategy import Mesh, Parallelism, Strategy
 
 GIB = 2**30
@@ -132,6 +133,7 @@ def _case(
         inside,
         devices // inside,
         row.step_time_s,
+        update_bytes=of_nvidia_examples(job),
         network=network,
         serves=serves,
         peak_bytes=peak,

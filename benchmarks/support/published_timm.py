@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.support.published_case import Case
+from benchmarks.support.published_updates import of_timm
 from gpuwise.strategy import Strategy
 
 CHIPS = {
@@ -121,6 +122,7 @@ def timm_cases(folder: Path, *, compiled: bool = False, channels_last: bool = Fa
             1,
             1,
             row.step_ms / 1e3,
+            update_bytes=of_timm(row.torch) if row.task == "train" and not on_cpu[row.Index] else 0,
             fast_norm=row.task == "infer" and row.precision.startswith("amp") and _has_fast_norm(row.model, row.torch),
             torch=row.torch,
         )

@@ -56,3 +56,12 @@ def test_models_whose_attention_was_written_out_are_left_out(fast_norm):
     assert fast_norm(model="volo_d1_384", torch="2.1.0") == []
     assert fast_norm(model="volo_d1_384") == [False]
     assert fast_norm(model="vit_small_patch16_224", torch="2.1.0") == [False]
+
+
+def test_training_updates_parameters_by_momentum_in_several_passes(tmp_path: Path):
+    """By hand: momentum is read and written, added to, added to the gradient, the gradient to the parameter. Before PyTorch 2.0
+    gradients were zeroed and added to."""
+    (tmp_path / "published").mkdir()
+    rows = [ROW | {"task": "train", "torch": "1.12"}, ROW | {"task": "train"}, ROW]
+    pd.DataFrame(rows).to_parquet(tmp_path / "published" / "timm.parquet")
+    assert [case.update_bytes for case in timm_cases(tmp_path)] == [4 * (1 + 3 + 2 + 3 + 3 + 3), 4 * (2 + 3 + 3 + 3), 0]

@@ -309,6 +309,23 @@ def test_fp16_steps_with_every_kind_of_kernels(kernels: str) -> None:
     assert not trace.header.assumptions
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "precision", "passes"),
+    [("adamw", "amp-bf16", 7), ("adamw", "amp-fp16", 8), ("momentum", "fp32", 5), ("sgd", "fp32", 3)],
+)
+def test_fused_kernels_write_gradients_only_where_they_were_scaled(optimizer: str, precision: str, passes: int) -> None:
+    """fused_adam_utils.cuh and FusedSgdKernel.cu of PyTorch: parameter, gradient and state are read once, and but for the
+    gradient written once. A launch takes 36 tensors, whose state lies beside them."""
+    job = Job(lambda: nn.Sequential(*[nn.Linear(8, 8) for _ in range(30)]), batch_of(8), class_loss)
+    strategy = Strategy(precision=precision, optimizer=optimizer, optimizer_kernels="fused", micro_batch=2)
+    trace = record(job, strategy)
+    (fused,) = [i for i, name in enumerate(trace.operations.name) if "_fused_" in name]
+    operations = trace.operations.take(np.array([fused]))
+    moved = operations.column("bytes_read") + operations.column("bytes_written")
+    assert moved[0] == pytest.approx(4 * passes * trace.header.parameters, rel=0.03)  # scalars: steps, scale, learning rate
+    assert operations.column("kernels")[0] == 2
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
 def test_low_bit_state_is_counted_by_what_it_holds_and_torchao_stays_usable() -> None:
     job = Job(lambda: nn.Linear(512, 512, bias=False), batch_of(512), class_loss)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import cast
 
@@ -66,6 +67,8 @@ def describe(call: OperatorCall, fresh: list[Tensor]) -> OperationRow:
         flops, (batch, m, n, k), causal, kernels = _attention(call)
     elif kind == "optimizer":
         kernels = launches_of_many(updated_sizes(call))
+        if not on_cpu:  # whose figures were fitted to all that the operator may write
+            written -= _gradients_left_bytes(call)
     elif kind == "embedding":  # reads the rows it gathers, not the table
         gathered = args[1].numel() * size_bytes(args[0][0]) if packet in _BAGS else written
         read = gathered + sum(size_bytes(t) for t in inputs if not t.is_floating_point())
@@ -132,17 +135,25 @@ def _layout(call: OperatorCall, kind: str, *, on_cpu: bool) -> int:
 
 
 def updated_sizes(call: OperatorCall) -> list[int]:
-    """Element counts of the tensors that a kernel over many tensors updates."""
-    return [t.numel() for t in _mutated(call) or call.outputs]
+    """Element counts of the tensors that a kernel over many tensors updates: of the first list, which the others are beside."""
+    return [t.numel() for t in next(_mutated_lists(call), call.outputs)]
+
+
+def _gradients_left_bytes(call: OperatorCall) -> int:
+    """Bytes of gradients that a fused optimizer may write and does not: it writes them where a gradient scaler has scaled them
+    (aten/src/ATen/native/cuda/fused_adam_utils.cuh and FusedSgdKernel.cu)."""
+    fused = call.name.startswith("_fused_") and call.kwargs.get("grad_scale") is None
+    return sum(size_bytes(t) for t in tensors_in(call.args[1:2])) if fused else 0
 
 
 def _mutated(call: OperatorCall) -> list[Tensor]:
-    return [
-        t
-        for argument, value in zip(call.op._schema.arguments, call.args, strict=False)
-        if argument.alias_info is not None and argument.alias_info.is_write
-        for t in tensors_in([value])
-    ]
+    return [t for tensors in _mutated_lists(call) for t in tensors]
+
+
+def _mutated_lists(call: OperatorCall) -> Iterator[list[Tensor]]:
+    for argument, value in zip(call.op._schema.arguments, call.args, strict=False):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield tensors_in([value])
 
 
 def _touched_bytes(mutated: list[Tensor], inputs: list[Tensor]) -> tuple[int, int]:
