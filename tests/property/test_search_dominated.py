@@ -82,10 +82,11 @@ def test_gathered_keys_take_as_long_as_passed_ones(on: str, mesh: Mesh) -> None:
 @pytest.mark.parametrize("on", ["h100-sxm:1", "rtx-4090:1"])
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if len(kernels_for(name)) > 1])
 def test_the_usual_kernels_of_an_optimizer_take_no_longer_in_no_more_memory(optimizer: str, on: str) -> None:
-    """But for SGD, whose update is little of a step."""
+    """But for SGD, whose update is little of a step, and Adafactor, whose usual kernels take less memory: PyTorch's
+    documentation calls them the slower ones."""
     usual, *others = kernels_for(optimizer)
     strategy = TECHNIQUES.but(optimizer=optimizer, micro_batch=4)
     first = forecast("gpt2", strategy.but(optimizer_kernels=usual), on)
     for kernels in others:
         other = forecast("gpt2", strategy.but(optimizer_kernels=kernels), on)
-        check(first, other, time=1.05 if optimizer in ("sgd", "momentum") else 1.0)
+        check(first, other, time=1.05 if optimizer in ("sgd", "momentum", "adafactor") else 1.0)
