@@ -96,7 +96,8 @@ def one_at_a_time(
         while waiting and not preempted and tokens > 0 and len(running) < policy.sequences:
             r = waiting[0]
             new = min(tokens, r.input_tokens + r.written - cached_of(r))
-            if blocks_of(cached_of(r) + new) - shared_of(r) > free:
+            begun = sum(blocks_of(other.to_read) - shared_of(other) - other.blocks for other in running if not other.decodes)
+            if blocks_of(r.input_tokens + r.written) - shared_of(r) > free - begun:  # a prompt begins where all of it has room
                 break
             running.append(waiting.pop(0))
             r.to_read, r.in_cache = r.input_tokens + r.written, cached_of(r)
@@ -169,3 +170,18 @@ def test_clients_that_wait_for_their_answers_are_those_of_one_iteration_at_a_tim
     np.testing.assert_allclose(served.first_token_s, first, rtol=1e-9)
     np.testing.assert_allclose(served.end_s, end, rtol=1e-9)
     assert served.preemptions == preemptions
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    read=st.sampled_from([900, 3000, 7000]), written=st.sampled_from([20, 500]), batched=st.sampled_from([512, 2048]),
+    holds=st.floats(1.2, 8.0), whole=st.booleans(),
+)  # fmt: skip
+def test_more_clients_never_lower_the_rate_of_a_full_cache(read, written, batched, holds, whole):
+    """An engine that began prompts it has no room for would read them in vain, slower than one request after another."""
+    count = 200
+    load = requests(np.zeros(count), np.full(count, read), np.full(count, written))
+    policy = BatchingPolicy(batched, 256, int(holds * (read + written)), whole=whole)
+    ends = [serve(load, linear, policy, concurrency=clients).end_s.max() for clients in (1, 2, 4, 8, 16, 64)]
+    slowest = np.maximum.accumulate(1 / np.array(ends))
+    assert (1 / np.array(ends) >= 0.9 * slowest).all()

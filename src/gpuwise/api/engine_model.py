@@ -19,6 +19,7 @@ from gpuwise.serving.continuous import IterationTime
 from gpuwise.serving.engines import Engine, engines
 from gpuwise.serving.formats import CacheFormat, Format, stored
 from gpuwise.serving.instance import Instance, LoadShape
+from gpuwise.serving.launch import rounded_request
 from gpuwise.serving.launch_modes import across_machines
 from gpuwise.serving.modes import ServingMode
 from gpuwise.serving.platforms import runs_on
@@ -144,6 +145,8 @@ class EngineModel:
             weight_bytes=weights.bytes,
             chip=device.chip.id,
         )
+        if self.engine.slots:
+            policy = policy.with_slots(rounded_request(load.at(1.0), self.job.context_length))
         most = policy.batched_tokens + policy.sequences
         step = EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights, most_tokens=most)
         return self._served_by(step, policy)

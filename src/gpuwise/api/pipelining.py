@@ -84,6 +84,7 @@ class AcrossMachines:
             self.generation,
             cache_bytes_per_token=-(-self.generation.cache_bytes_per_token * self.layers // self._layers),
             cache_bytes_per_sequence=round(share * self.generation.cache_bytes_per_sequence),
+            attention=tuple(replace(layer, key_bytes=round(share * layer.key_bytes)) for layer in self.generation.attention),
         )
         policy = self.engine.policy(
             part,

@@ -2,8 +2,9 @@
 
 The rules are those of vLLM's scheduler (docs.vllm.ai, "Optimization and Tuning": chunked prefill, preemption): sequences that
 decode come first, then prompts that have begun, then waiting ones in order of arrival, within the iteration's tokens, the
-running sequences and the blocks of the cache. Where the cache is full, the sequence that joined last gives its blocks back and
-is computed again later.
+running sequences and the blocks of the cache. A prompt begins once the cache has room for all of it, as vLLM's
+`scheduler_reserve_full_isl` has it by default (vllm-project/vllm, pull request 37307). Where the cache is full, the sequence that
+joined last gives its blocks back and is computed again later.
 
 Iterations that only decode are taken many at a time. Nothing joins and nobody leaves in between, so the batch is constant
 and its cache grows by one token a sequence; the time of an iteration is taken as linear in between.
@@ -64,8 +65,7 @@ def serve(
             the load are then not read. None (default) sends every request at its arrival.
         stop: called at the end of each request; once it is true, the others count as turned away. None (default): never.
 
-    Requests that the cache could not hold even alone are turned away. The time of a call grows with the requests, hardly with
-    their tokens.
+    Requests that the cache could not hold even alone are turned away. A call takes longer with the requests, hardly with tokens.
     """
     engine = BatchingEngine(load, iteration_s, policy, concurrency, stop)
     while not engine.stopped and engine.advance():
@@ -110,6 +110,7 @@ class BatchingEngine:
         self.clock_s = self.busy_s = 0.0
         self.last_s = 0.0  # seconds of the last iteration
         self.iterations = self.preemptions = 0
+        self.preempted = False  # for the iteration at hand
         self.free_blocks = policy.blocks
         self.inputs, self.outputs, self.cached = (
             column.tolist() for column in (load.input_tokens, load.output_tokens, load.cached_tokens)
@@ -172,7 +173,7 @@ class BatchingEngine:
         """The parts of prompts of the next iteration: sequences, and their new tokens."""
         chunked = self.policy.chunked
         splits = chunked and not self.policy.whole
-        preempted = self._free_for_decoding()
+        preempted = self.preempted = self._free_for_decoding()
         tokens = self.policy.batched_tokens - (len(self.decoding) if chunked else 0)
         free = self.free_blocks - (self.decoding.blocks_needed if chunked else 0)
         chunks: list[tuple[_Sequence, int]] = []
@@ -183,6 +184,7 @@ class BatchingEngine:
                 tokens -= new
                 free -= self._take(sequence, new)
                 chunks.append((sequence, new))
+        free -= sum(map(self._unread_blocks, self.reading.values()))
         while self.waiting and not preempted and tokens > 0 and len(self.running) < self.policy.sequences:
             sequence = self.waiting[0]
             # A sequence that was preempted has lost what it brought.
@@ -193,14 +195,20 @@ class BatchingEngine:
             if new > tokens and not splits and (chunks or (chunked and self.running)):
                 break
             new = min(new, tokens) if splits else new
-            if self.policy.blocks_of(cached + new) - sequence.shared_blocks > free:
+            whole = self._unread_blocks(sequence)
+            if whole > free:
                 break
             self.waiting.popleft()
             self.running[sequence.index] = self.reading[sequence.index] = sequence
             tokens -= new
-            free -= self._take(sequence, new)
+            free -= whole
+            self._take(sequence, new)
             chunks.append((sequence, new))
         return chunks
+
+    def _unread_blocks(self, sequence: _Sequence) -> int:
+        """Blocks that the rest of what a sequence reads takes."""
+        return self.policy.blocks_of(sequence.to_read) - sequence.shared_blocks - sequence.blocks
 
     def _take(self, sequence: _Sequence, new: int) -> int:
         """Takes the blocks of a sequence's new tokens; their number."""
@@ -250,8 +258,8 @@ class BatchingEngine:
         """Iterations that only decode, until someone leaves or may join, the cache is full, or it is late."""
         batch, may_join = self.decoding, len(self.running) < self.policy.sequences
         most = min(batch.until_leaving, batch.until_full(self.free_blocks))
-        if self.waiting and may_join:
-            most = 1  # a sequence was preempted just now, or waits for blocks that the next iteration may free
+        if self.preempted and may_join:
+            most = 1  # the next iteration may have room for what gave its blocks back
         past = batch.past_tokens
         most = max(1, min(most, int(GROWTH * past / len(batch))))
         first_s = self.iteration_s((), len(batch), past)

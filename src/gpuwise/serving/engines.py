@@ -39,6 +39,9 @@ class Engine:
         format: of weights, by default; "" for that of the activations.
         on_cpus: whether it has figures for CPUs.
         shares_heads: whether several devices share each layer; llama.cpp gives each layers of its own (--split-mode layer).
+        slots: whether each sequence has a context of its own, as long as the longest request.
+        window_pool: tokens that layers with a window have room for, over those of the other layers; 0 where they have what their
+            windows need, 1 (default) where windows save no memory.
     """
 
     name: str
@@ -56,6 +59,8 @@ class Engine:
     format: str = ""
     on_cpus: bool = False
     shares_heads: bool = True
+    slots: bool = False
+    window_pool: float = 1.0
 
     @property
     def batched_tokens(self) -> int:
@@ -126,7 +131,7 @@ class Engine:
         Arguments:
             capacity_bytes: memory of the device.
             outside_bytes: memory that the driver and communicators take.
-            longest: tokens of the longest request, of which one must fit.
+            longest: tokens of a usual request, of which one must fit, and by which windows of attention are weighed.
             weight_bytes: of the weights on the device; None (default) as recorded.
             sequences, batched_tokens: most sequences, and most new tokens, at once; None (default) for the engine's own.
             queue: see BatchingPolicy.
@@ -149,7 +154,7 @@ class Engine:
                 f"{capacity_bytes / 1e9:,.1f} GB.",
                 ["a device with more memory, or several (h100-sxm:2)", "shorter requests"],
             )
-        cache_tokens = _tokens_in(generation, free)
+        cache_tokens = self._tokens_in(generation, free, longest, batched_tokens)
         if sequences is None:
             most = self.limits.grown(most, cache_tokens=cache_tokens, context=generation.longest or longest)
         if generation.cache_bytes_per_token <= 0 and generation.cache_bytes_per_sequence > 0:
@@ -164,12 +169,21 @@ class Engine:
             request_s=self.costs.request_s,
         )
 
+    def _tokens_in(self, generation: Generation, free_bytes: int, usual: int, batched_tokens: int) -> int:
+        """Tokens whose cache fits. A model whose state does not grow is limited by its sequences alone.
 
-def _tokens_in(generation: Generation, free_bytes: int) -> int:
-    """Tokens whose cache fits. A model whose state does not grow is limited by its sequences alone."""
-    if generation.cache_bytes_per_token <= 0:
-        return 1 << 40
-    return max(free_bytes // generation.cache_bytes_per_token, 0) * generation.degrees.attention_dp
+        Where layers with a window keep no more than it, and all of a prompt's part while that is read, the tokens are those of
+        as many requests of the usual length as fit.
+        """
+        a_token = generation.cache_bytes_per_token
+        if a_token <= 0:
+            return 1 << 40
+        of_one = generation.cache_bytes(usual) - generation.cache_bytes_per_sequence
+        windowed = sum(layer.layers * layer.key_bytes for layer in generation.attention if layer.window is not None)
+        pooled = free_bytes // (a_token - round((1 - (self.window_pool or 1)) * windowed))
+        while_read = min(1.0, batched_tokens / usual) * (a_token * usual - of_one)
+        tokens = pooled if self.window_pool else max(int((free_bytes - while_read) * usual // of_one), pooled)
+        return max(tokens, 0) * generation.degrees.attention_dp
 
 
 @cache
@@ -215,6 +229,8 @@ def engines() -> dict[str, Engine]:
             format=row.get("format", ""),
             on_cpus=row.get("on_cpus", False),
             shares_heads=row.get("shares_heads", True),
+            slots=row.get("slots", False),
+            window_pool=row.get("window_pool", 1.0),
             spread=_pair(row["spread"]),
             first_token_spread=_pair(row.get("first_token_spread", (1.0, 1.0))),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError
 
@@ -49,6 +49,11 @@ class BatchingPolicy:
             )
         if self.queue is not None and self.queue < 0:
             raise InputError("A queue holds 0 requests or more.")
+
+    def with_slots(self, tokens: int) -> BatchingPolicy:
+        """The policy of an engine whose sequences each have a context of their own, of so many tokens: no more sequences than
+        the cache has such contexts, and at least one."""
+        return replace(self, sequences=max(1, min(self.sequences, self.cache_tokens // tokens)))
 
     @property
     def blocks(self) -> int:
