@@ -15,7 +15,7 @@ from benchmarks.support.published_case import Case
 from benchmarks.support.published_updates import RECORDED_BYTES
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Trace, TraceFamily, load, save
-from gpuwise.trace.tables import COLUMNS, KINDS, Operations, OperationSequence, Storages
+from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages
 
 def family_of(case: Case, cache: Path) -> TraceFamily:
     """The case's job recorded for any micro-batch (compiled, or a loop over images: for its own), from the cache where it is
@@ -81,8 +81,8 @@ def step_of(case: Case, cache: Path) -> Trace:
 
 
 def _with_updates_of(operations: Operations, bytes_a_parameter: int) -> Operations:
-    """The operations with updates of parameters that move so many bytes."""
-    values, updates = operations.values.copy(), operations.kind == KINDS.index("optimizer")
+    """The operations with fused updates that move so many bytes."""
+    values, updates = operations.values.copy(), np.array(["_fused_adam" in name for name in operations.name])
     for name in ("bytes_read", "bytes_written"):
         column = COLUMNS.index(name)
         values[updates, column] = values[updates, column] * bytes_a_parameter // RECORDED_BYTES

@@ -16,6 +16,8 @@ _NVIDIA_EXAMPLES = {
     # BertAdam of optimization.py, an operator at a time: norm and scaling of the parameters, two moments, the step, weight decay,
     # learning rate, parameter.
     "bert-large-qa": _ZEROED + _CLIPPED + 4 + 16 + 20 + 20 + 28 + 20 + 8 + 20,
+    # torch.optim.Adam of PyTorch 1.x, an operator at a time: two moments, root, two more passes over it, parameter.
+    "gnmt": _ZEROED + 20 + 20 + 8 + 16 + 16,  # its job clips gradients
     # JITLamb of lamb.py: moments and step in one kernel, two norms, parameter.
     "transformer_xl": _ZEROED + _CLIPPED + 28 + 8 + 12,
 }

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.support.published_case import CHIPS, Case
+from benchmarks.support.published_updates import of_nvidia_examples
 from benchmarks.zoo.entry import Reading, Unscored, step_seconds
 from benchmarks.zoo.registry import ENTRIES
 from gpuwise.cost.host import host_factor, launches_s
@@ -139,6 +140,7 @@ def _case(row: Any, reading: Reading) -> Case | Unscored:
         step_seconds(row, reading, strategy),
         half=reading.half,
         update=reading.update,
+        update_bytes=0 if infers else of_nvidia_examples(reading.job, half=reading.half),
         network="ib-hdr" if row.gpu.startswith("A100") else "ib-edr",  # DGX A100: a 200 Gbit/s port a GPU; DGX-1, DGX-2: 100
         data=_data(reading, chip_id, 1 if infers else inside),
     )

@@ -174,3 +174,22 @@ def test_a_command_names_no_weights_of_16_bits_where_others_were_planned(engine:
     assert launched_model("hf:org/model-awq", engine=engine, weights=weights) == "org/model-awq"
     forecast = SimpleNamespace(job="llama3-8b", model="meta-llama/Meta-Llama-3-8B", engine=engine, weights=weights)
     assert (f"MODEL: weights of meta-llama/Meta-Llama-3-8B in {weights}" in _model_words(forecast)) == narrow
+
+
+def test_slots_of_llama_cpp_hold_the_longest_request():
+    """Its context is that of all slots together. A server that answers one request at a time answers one in its latency."""
+    settings = {"on": "rtx-3060-12gb", "engine": "llama.cpp", "weights": "gguf-q8_0"}
+    (row,) = serve_plan("llama3-8b", rate="0.02/s", input=7000, output=500, spread=0, **settings).rows
+    words = row.launch.split()
+    context, slots = (int(words[words.index(flag) + 1]) for flag in ("--ctx-size", "--parallel"))
+    assert context // slots >= 7500
+    assert context <= row.cache_tokens
+    assert row.saturation_rate >= 1 / row.alone_latency_s
+
+
+def test_more_users_than_the_cache_holds_do_not_slow_the_others_down():
+    """39,000 tokens hold five requests of 7,500: the sixth waits."""
+    settings = {"on": "rtx-4090", "input": 7000, "output": 500, "spread": 0}
+    five, six = (serve_plan("llama3-8b", concurrency=users, **settings).rows[0] for users in (5, 6))
+    assert 5 * 7500 <= six.cache_tokens < 6 * 7500
+    assert six.reached_per_s >= 0.99 * five.reached_per_s

@@ -345,3 +345,19 @@ def test_logits_with_a_cache_are_those_without(model):
         for start, end in ((0, 7), (7, 12), *((i, i + 1) for i in range(12, 20))):
             logits, cache = generate(network, tokens[:, start:end], cache)
             torch.testing.assert_close(logits, whole[:, end - 1])
+
+
+def test_windows_save_memory_of_the_cache_where_the_engine_lets_them(tmp_path: Path):
+    """By hand: two layers of two heads of 16 in bf16, one of which keeps the 63 tokens that the next one still sees."""
+    job = job_of(tmp_path, "gemma2")
+    generation = record_generation(job, longest=job.context_length)
+    layer = 2 * 2 * 16 * 2
+    sizes = {"capacity_bytes": 24 * 10**9, "outside_bytes": 10**9, "longest": 1000}
+    tokens = {name: engine.policy(generation, **sizes).cache_tokens for name, engine in engines().items()}
+    whole = {
+        name: engine.policy(replace(generation, attention=()), **sizes).cache_tokens for name, engine in engines().items()
+    }
+    assert tokens["vllm"] / whole["vllm"] == pytest.approx(2 * layer * 1000 / (layer * 1000 + layer * 63), rel=0.01)
+    assert tokens["sglang"] / whole["sglang"] == pytest.approx(2 / 1.8, rel=0.01)
+    assert tokens["tensorrt-llm"] == whole["tensorrt-llm"]
+    assert tokens["vllm-2024"] == whole["vllm-2024"]
