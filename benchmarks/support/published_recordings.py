@@ -17,6 +17,7 @@ from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Trace, TraceFamily, load, save
 from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages
 
+
 def family_of(case: Case, cache: Path) -> TraceFamily:
     """The case's job recorded for any micro-batch (compiled, or a loop over images: for its own), from the cache where it is
     there."""

@@ -354,9 +354,7 @@ def test_windows_save_memory_of_the_cache_where_the_engine_lets_them(tmp_path: P
     layer = 2 * 2 * 16 * 2
     sizes = {"capacity_bytes": 24 * 10**9, "outside_bytes": 10**9, "longest": 1000}
     tokens = {name: engine.policy(generation, **sizes).cache_tokens for name, engine in engines().items()}
-    whole = {
-        name: engine.policy(replace(generation, attention=()), **sizes).cache_tokens for name, engine in engines().items()
-    }
+    whole = {name: engine.policy(replace(generation, attention=()), **sizes).cache_tokens for name, engine in engines().items()}
     assert tokens["vllm"] / whole["vllm"] == pytest.approx(2 * layer * 1000 / (layer * 1000 + layer * 63), rel=0.01)
     assert tokens["sglang"] / whole["sglang"] == pytest.approx(2 / 1.8, rel=0.01)
     assert tokens["tensorrt-llm"] == whole["tensorrt-llm"]

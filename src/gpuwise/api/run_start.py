@@ -90,8 +90,10 @@ def check_same_sizes(plan: Plan, sizes: Mapping[str, int]) -> None:
     for name, value in sizes.items():
         if plan.sizes.get(name) != value:
             raise InputError(
-                f"the plan is for {name} {plan.sizes.get(name)}, not {value}.",
-                [f"leave out --{name.replace('_', '-')}", "plan again"],
+                f"the plan is for {name} {plan.sizes[name]}, not {value}."
+                if name in plan.sizes
+                else f"the plan is for a job without {name}.",
+                [f"leave out --{name.replace('_', '-')}", "plan again with -o"],
             )
 
 

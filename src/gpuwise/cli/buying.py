@@ -27,14 +27,17 @@ def show_advice(path: str, *, as_json: bool) -> None:
     """Prints the advice. Raises InputError for what does not go with --buy, and the errors of gpuwise.api.buy."""
     from gpuwise import api
     from gpuwise.cli.output import emit
+    from gpuwise.plan.advice.mix import job_keys
+    from gpuwise.plan.economics.costs_file import FILE_KEYS
     from gpuwise.report.advice import advice_report
 
     context = click.get_current_context()
     for name in context.params:
         if name not in _WITH_BUY and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             what = f"JOB ({context.params[name]})" if name == "job" else flag_of(name)
+            entry = "[[job]]" if name in job_keys() else f"{name} = ..." if name in FILE_KEYS else ""
             raise InputError(
                 f"--buy reads its jobs and their settings from {path}, so {what} has no place beside it.",
-                [f"leave out {what}", "write it into the file: [[job]]"],
+                [f"leave out {what}", *([f"write it into the file: {entry}"] if entry else [])],
             )
     emit(api.buy(path), advice_report, as_json=as_json)

@@ -195,7 +195,10 @@ def fit_failed(*, problem: str) -> str:
 @kind_of_note()
 def not_kept_busy() -> str:
     """No calibration was written, because others used the device."""
-    return "nothing was written: other programs used practically all of the device meanwhile"
+    return (
+        "nothing was written, so forecasts stay as they were: other programs took practically all of the device that this one "
+        "left; measure again while it is idle"
+    )
 
 
 @kind_of_note()

@@ -116,7 +116,7 @@ class Plan(Printed):
                 f"this plan is for another job: it was made for {self.job} with fingerprint "
                 f"{self.job_fingerprint[:12]}, this job has {fingerprint[:12]}.",
                 [
-                    f"plan again: gpuwise plan {job_word(self.job_argument)}",
+                    f"plan again: gpuwise plan {job_word(self.job_argument)} -o plan.toml",
                     f"run the job it was made for: {self.job_argument or self.job}",
                 ],
             )

@@ -32,7 +32,7 @@ from gpuwise.hardware.hosts import circuits, machines_to_compare
 from gpuwise.plan.economics.owned import WEEK_HOURS
 from gpuwise.plan.user_file import UserTable, read_user_file
 from gpuwise.plan_settings import OfferSettings
-from gpuwise.step_settings import StepSettings, WorkSettings, settings_of
+from gpuwise.step_settings import Setting, StepSettings, WorkSettings, settings_of
 
 _OWN_KEYS = ("job", "runs_a_week", "hours_a_week", "on", "name", "where")
 _LENGTH = ("samples", "epochs", "tokens")
@@ -101,13 +101,20 @@ def _machines(file: UserTable) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
+def job_keys() -> tuple[str, ...]:
+    """Keys of a [[job]]."""
+    return (*_OWN_KEYS, *_settings())
+
+
+def _settings() -> dict[str, tuple[type, Setting]]:
+    """Settings of a step and of a run that a [[job]] may have, with their types."""
+    batch = {"global_batch": settings_of(OfferSettings)["global_batch"]}
+    return {**settings_of(StepSettings), **settings_of(WorkSettings), **batch}
+
+
 def _job(row: UserTable) -> WeeklyJob:
-    taken = {
-        **settings_of(StepSettings),
-        **settings_of(WorkSettings),
-        "global_batch": settings_of(OfferSettings)["global_batch"],
-    }
-    row.check_keys((*_OWN_KEYS, *taken))
+    taken = _settings()
+    row.check_keys(job_keys())
     job = row.words("job")
     if job is None:
         raise row.fail(None, "a [[job]] without job", 'job = "gpt2"')
