@@ -13,8 +13,8 @@ _NVIDIA_EXAMPLES = {
     # torch.optim.SGD: weight decay, momentum twice, parameter.
     "resnet50": _ZEROED + 12 + 8 + 12 + 12,
     "ssd300": _ZEROED + 12 + 8 + 12 + 12,
-    # BertAdam of optimization.py, an operator at a time: norm and scaling of the parameters, two moments, the step, weight decay,
-    # learning rate, parameter.
+    # BertAdam of optimization.py, an operator at a time: norm and scaling of the parameters, two moments, the step, weight
+    # decay, learning rate, parameter.
     "bert-large-qa": _ZEROED + _CLIPPED + 4 + 16 + 20 + 20 + 28 + 20 + 8 + 20,
     # torch.optim.Adam of PyTorch 1.x, an operator at a time: two moments, root, two more passes over it, parameter.
     "gnmt": _ZEROED + 20 + 20 + 8 + 16 + 16,  # its job clips gradients

@@ -2,9 +2,9 @@
 
 The rules are those of vLLM's scheduler (docs.vllm.ai, "Optimization and Tuning": chunked prefill, preemption): sequences that
 decode come first, then prompts that have begun, then waiting ones in order of arrival, within the iteration's tokens, the
-running sequences and the blocks of the cache. A prompt begins once the cache has room for all of it, as vLLM's
-`scheduler_reserve_full_isl` has it by default (vllm-project/vllm, pull request 37307). Where the cache is full, the sequence that
-joined last gives its blocks back and is computed again later.
+running sequences and the blocks of the cache. A prompt begins once the cache has room for all of it (vLLM's default
+`scheduler_reserve_full_isl`, vllm-project/vllm, pull request 37307). Where the cache is full, the sequence that joined last
+gives its blocks back and is computed again later.
 
 Iterations that only decode are taken many at a time. Nothing joins and nobody leaves in between, so the batch is constant
 and its cache grows by one token a sequence; the time of an iteration is taken as linear in between.
@@ -65,7 +65,7 @@ def serve(
             the load are then not read. None (default) sends every request at its arrival.
         stop: called at the end of each request; once it is true, the others count as turned away. None (default): never.
 
-    Requests that the cache could not hold even alone are turned away. A call takes longer with the requests, hardly with tokens.
+    Requests that the cache could not hold even alone are turned away. A call takes longer for more requests, not for longer.
     """
     engine = BatchingEngine(load, iteration_s, policy, concurrency, stop)
     while not engine.stopped and engine.advance():

@@ -40,8 +40,8 @@ class Engine:
         on_cpus: whether it has figures for CPUs.
         shares_heads: whether several devices share each layer; llama.cpp gives each layers of its own (--split-mode layer).
         slots: whether each sequence has a context of its own, as long as the longest request.
-        window_pool: tokens that layers with a window have room for, over those of the other layers; 0 where they have what their
-            windows need, 1 (default) where windows save no memory.
+        window_pool: tokens that layers with a window have room for, over those of the other layers; 0 where they have what
+            their windows need, 1 (default) where windows save no memory.
     """
 
     name: str
