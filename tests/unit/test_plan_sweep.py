@@ -141,6 +141,14 @@ def test_sharing_pays_where_launches_bind_and_not_where_arithmetic_does():
     assert large.copies == 1
 
 
+def test_the_precision_that_packs_best_is_no_dearer_than_any_that_is_named():
+    """Alone a small run waits for the host in any precision."""
+    settings = {"runs": 40, "samples": 50_000, "micro_batch": 2, "global_batch": 2, "on": "rtx-3080", "deadline": "2d"}
+    free, *named = (api.sweep("resnet50", precision=precision, **settings).plans[0] for precision in (None, "tf32", "amp-bf16"))
+    assert free.usd.value <= min(plan.usd.value for plan in named) * 1.001
+    assert free.one_at_a_time_usd <= min(plan.one_at_a_time_usd for plan in named) * 1.001
+
+
 def test_a_deadline_takes_more_machines_and_objectives_differ():
     settings = {"runs": 60, "samples": 200_000, "on": "rtx-4090,l4"}
     slow = api.sweep("resnet50", **settings).best

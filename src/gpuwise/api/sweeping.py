@@ -7,13 +7,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.planning import job_and_request
+from gpuwise.cost.rates import precisions_of
 from gpuwise.errors import InputError, NoPlanError
 from gpuwise.plan_settings import PlanSettings
 from gpuwise.step_settings import job_word
 
 if TYPE_CHECKING:
+    from gpuwise.hardware.catalog import Catalog
+    from gpuwise.hardware.types import Chip
     from gpuwise.job import Job
     from gpuwise.notes import Note
+    from gpuwise.plan.estimate import Estimate
+    from gpuwise.plan.pricing.traces import StepTraces
+    from gpuwise.plan.request import Request
     from gpuwise.plan.sweep.types import SweepResult
 
 MOST_RUNS = 10_000
@@ -42,8 +48,6 @@ def sweep(
     """
     from gpuwise.hardware.prices import UsualPrices
     from gpuwise.plan.buying.candidates import Candidate, candidates
-    from gpuwise.plan.estimate import Estimate
-    from gpuwise.plan.search import search
     from gpuwise.plan.sweep.sweep import MOST_DEVICES, Sweep
     from gpuwise.plan.sweep.types import SweepResult
     from gpuwise.plan.sweep.why import why_first
@@ -65,22 +69,21 @@ def sweep(
     for item in considered:
         if isinstance(item, Candidate):
             most[item.chip.id] = max(most[item.chip.id], round(item.devices))
-    estimates: dict[str, Estimate] = {}
+    traces = source.traces()
+    estimates: dict[str, tuple[Estimate, ...]] = {}
     devices = 1
     assumptions: tuple[Note, ...] = ()
     while left := [name for name, count in most.items() if name not in estimates and count >= devices]:
-        alone = replace(request, on=None, own=tuple((name, devices) for name in left), limit=None)
-        searched = search(source.traces(), alone, (), catalog)
-        assumptions = assumptions or searched.assumption_notes
-        keys = [key for key, best in searched.best.items() if isinstance(best, Estimate) and not best.settled]
-        searched = searched.verified(keys)
-        for key, item in searched.by_key.items():
-            best = searched.best[key]
-            if not isinstance(best, Estimate) or best.forecast is None or item.devices != devices:
-                continue
-            if best.strategy.offload == request.techniques.offload:  # runs of a machine would share its host and the way there
-                estimates[item.chip.id] = best
+        best, assumed = _best_of(left, devices, traces, request, catalog)
+        assumptions = assumptions or assumed
+        estimates |= {name: (estimate,) for name, estimate in best.items()}
         devices *= 2
+    if request.precision is None:
+        for precision in ("amp-bf16", "amp-fp16"):
+            in_half = replace(request, precision=precision)
+            waiting = [name for name, own in estimates.items() if _may_pack_better(own, catalog.chip(name), precision)]
+            best, _ = _best_of(waiting, 1, traces, in_half, catalog) if waiting else ({}, ())
+            estimates |= {name: (*estimates[name], estimate) for name, estimate in best.items()}
     most_devices = MOST_DEVICES if request.more_devices is not None else request.max_devices
     samples, notes = request.length.total_samples(header)
     market = UsualPrices.of(catalog.offers, today=catalog.today)
@@ -106,3 +109,35 @@ def sweep(
             "each run that shares a device keeps a core of the host busy; data loading of all runs together is not priced",
         ),
     )
+
+
+def _best_of(
+    names: Sequence[str], devices: int, traces: StepTraces, request: Request, catalog: Catalog
+) -> tuple[dict[str, Estimate], tuple[Note, ...]]:
+    """The fastest strategy of each chip that runs on so many devices, and what was assumed."""
+    from gpuwise.plan.estimate import Estimate
+    from gpuwise.plan.search import search
+
+    own = tuple((name, devices) for name in names)
+    searched = search(traces, replace(request, on=None, own=own, limit=None), (), catalog)
+    searched = searched.verified(
+        [key for key, best in searched.best.items() if isinstance(best, Estimate) and not best.settled]
+    )
+    results = {}
+    for key, item in searched.by_key.items():
+        best = searched.best[key]
+        if not isinstance(best, Estimate) or best.forecast is None or item.devices != devices:
+            continue
+        if best.strategy.offload == request.techniques.offload:  # runs of a machine would share its host and the way there
+            results[item.chip.id] = best
+    return results, tuple(searched.assumption_notes)
+
+
+def _may_pack_better(own: Sequence[Estimate], chip: Chip, precision: str) -> bool:
+    """Whether runs in this precision may share the chip better than the fastest one alone, which is in fp32 or TF32.
+
+    Alone the kernels of a small run wait for the host, so that half precision gains nothing; side by side they do not wait.
+    """
+    strategy = own[0].strategy
+    fastest_in_fp32 = strategy.precision in ("fp32", "tf32") and strategy.mesh.devices == 1
+    return fastest_in_fp32 and len(own) == 1 and precision in precisions_of(chip)

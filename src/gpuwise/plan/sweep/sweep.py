@@ -50,15 +50,15 @@ class Sweep:
     most_devices: int = MOST_DEVICES
 
     def plans(
-        self, considered: Sequence[Candidate | tuple[object, Note]], estimates: Mapping[str, Estimate]
+        self, considered: Sequence[Candidate | tuple[object, Note]], estimates: Mapping[str, Sequence[Estimate]]
     ) -> tuple[list[SweepPlan], Counter[str]]:
         """The table, best first, and the number of offers that are not in it by reason.
 
         Arguments:
-            estimates: of one run, by chip, on as few devices as hold it.
+            estimates: of one run, by chip, on as few devices as hold it: strategies of which the one that packs best is taken.
         """
         reasons: Counter[str] = Counter()
-        items: list[tuple[float, Candidate, Estimate]] = []
+        items: list[tuple[float, Candidate, Sequence[Estimate]]] = []
         for item in considered:
             if not isinstance(item, Candidate):
                 reasons[item[1].text] += 1
@@ -66,25 +66,25 @@ class Sweep:
                 reasons["price over a year old"] += 1
             elif item.terms.kind == "free" or item.devices < 1:
                 reasons["a free tier, or a share of a chip"] += 1
-            elif (estimate := estimates.get(item.chip.id)) is None or _devices_of(estimate) > item.devices:
+            elif not (own := estimates.get(item.chip.id)) or _devices_of(own[0]) > item.devices:
                 reasons["one run does not fit the machine"] += 1
             else:
-                items.append((self._least_usd(item, estimate), item, estimate))
+                items.append((min(self._least_usd(item, estimate) for estimate in own), item, own))
         fastest = self.request.objective == "fastest"
         rows: list[SweepPlan] = []
         limit = self.request.limit or math.inf
-        for bound_usd, item, estimate in sorted(items, key=lambda each: each[0]):
+        for bound_usd, item, own in sorted(items, key=lambda each: each[0]):
             # Nothing that follows can be cheaper than its bound.
             done = len(shown := _shown(rows, limit)) >= limit and all(not row.train_obstacle for row in shown)
             if not fastest and done and bound_usd > shown[-1].usd.value + 0.01:
                 reasons["dearer than the table"] += 1
                 continue
-            row = self.plan(item, estimate)
-            if isinstance(row, str):
-                reasons[row] += 1
-            else:
-                rows.append(row)
+            packed = [self.plan(item, estimate) for estimate in own]
+            if inside := [row for row in packed if isinstance(row, SweepPlan)]:
+                rows.append(_with_best_alone(min(inside, key=self._key), inside))
                 rows.sort(key=self._key)
+            else:
+                reasons[str(packed[0])] += 1
         return [replace(row, rank=rank) for rank, row in enumerate(_shown(rows, limit), 1)], reasons
 
     def plan(self, item: Candidate, estimate: Estimate) -> SweepPlan | str:
@@ -203,6 +203,12 @@ def _spread(estimate: Estimate, *, shared: bool) -> tuple[float, float]:
     if shared:
         low, high = -math.hypot(low, math.log(SPEED_SPREAD[1])), math.hypot(high, math.log(SPEED_SPREAD[0]))
     return math.exp(low), math.exp(high)
+
+
+def _with_best_alone(row: SweepPlan, of_same: Sequence[SweepPlan]) -> SweepPlan:
+    """The row with the cheapest way to take one run at a time among strategies on the same machines."""
+    alone = min(of_same, key=lambda other: math.inf if other.one_at_a_time_usd is None else other.one_at_a_time_usd)
+    return replace(row, one_at_a_time_usd=alone.one_at_a_time_usd, one_at_a_time_hours=alone.one_at_a_time_hours)
 
 
 def _shown(rows: Sequence[SweepPlan], limit: float) -> list[SweepPlan]:
