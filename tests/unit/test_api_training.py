@@ -49,6 +49,21 @@ def test_a_cpu_that_was_measured_is_forecast_as_measured(monkeypatch: pytest.Mon
     assert (here.capacity_bytes, here.torch_device) == (machine.host_memory_bytes, "cpu")
 
 
+@pytest.mark.parametrize(
+    ("openmp", "threads", "cores"), [("", None, 96), ("24", None, 24), ("24", 48, 48), ("", 12, 12), ("200", None, 96)]
+)
+def test_a_run_is_forecast_on_the_threads_that_it_has(
+    openmp: str, threads: int | None, cores: int, monkeypatch: pytest.MonkeyPatch
+):
+    cpu = load_catalog().chips["epyc-9654"]
+    monkeypatch.setenv("OMP_NUM_THREADS", openmp)
+    part = Here(cpu, None, "cpu").with_threads(threads).chip
+    assert (cpu.sm_count, part.sm_count) == (96, cores)
+    assert part.peak_flops_per_s["fp32"] == pytest.approx(cpu.peak_flops_per_s["fp32"] * cores / 96)
+    gpu = load_catalog().chips["l4"]
+    assert Here(gpu, None, "cuda").with_threads(1).chip is gpu
+
+
 def test_compiled_steps_on_a_cpu_take_their_random_numbers_whoever_asks():
     source = Drawing()
     eager = step_price(source, Cluster(CPU), Strategy(), history=False)[1]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuwise.api.run_batch import batch_in_memory, batch_of_ranks, first_micro_batch, same_global_batch, samples_of
-from gpuwise.api.shared_cpu import ranks_on_cpu, shared_cpu_note
+from gpuwise.api.shared_cpu import part_of_threads, ranks_on_cpu, shared_cpu_note
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import TRACE_SUFFIX, job_of, source_of
 from gpuwise.api.step_price import step_price
@@ -40,6 +40,10 @@ class Here:
     chip: Chip
     capacity_bytes: int | None
     torch_device: str
+
+    def with_threads(self, threads: int | None) -> Here:
+        """The part of the CPU that so many threads compute on; None: as many as OMP_NUM_THREADS says, else all."""
+        return replace(self, chip=part_of_threads(self.chip, threads)) if self.chip.kind == "cpu" else self
 
     def notes(self, mesh: Mesh) -> tuple[Note, ...]:
         """What a forecast assumes of the devices of a mesh."""

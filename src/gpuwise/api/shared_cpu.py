@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 from gpuwise.hardware.cluster import Cluster
@@ -43,7 +44,19 @@ def ranks_on_cpu(chip: Chip, ranks: int, *, memory_bytes: int | None) -> Cluster
     return Cluster(slice_of(chip, share), ranks, inside=inside, memory_bytes=of_each, shared_cores=shared_cores)
 
 
-def share_of_cpu(chip: Chip, parts: int) -> float:
+def part_of_threads(chip: Chip, threads: int | None) -> Chip:
+    """What so many threads have of this machine's CPU; of None it is what OMP_NUM_THREADS says, or all."""
+    threads, cores = threads or threads_of_environment(), chip.sm_count or 0
+    return slice_of(chip, share_of_cpu(chip, cores / threads)) if threads and threads < cores else chip
+
+
+def threads_of_environment() -> int | None:
+    """OMP_NUM_THREADS, which PyTorch obeys; None where it is not set to a number."""
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    return int(text) if text.isdecimal() and int(text) else None
+
+
+def share_of_cpu(chip: Chip, parts: float) -> float:
     """The share of a processor's figures that one of so many equal parts of its cores has, at most 1."""
     threads, cores = chip.achieved.threads if chip.achieved else 0, chip.sm_count or 0
     measured_cores = min(threads or cores, cores)  # of its figures: OMP_NUM_THREADS may have been below the cores

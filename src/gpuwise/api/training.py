@@ -121,7 +121,7 @@ class Trainer:
         self.reason_notes: tuple[Note, ...] = ()
         self.forecast: Forecast | None = None
         with ranks.speaking():
-            here = this_device()
+            here = this_device() if environment else this_device().with_threads(host.threads)  # ranks divide all of them
             self._prepare(job, plan, requested, keywords.get("run"), here, ranks)
         return Training(
             self.job,
