@@ -178,7 +178,7 @@ class Engine:
         a_token = generation.cache_bytes_per_token
         if a_token <= 0:
             return 1 << 40
-        of_one = generation.cache_bytes(usual) - generation.cache_bytes_per_sequence
+        of_one = max(generation.cache_bytes(usual) - generation.cache_bytes_per_sequence, 1)
         windowed = sum(layer.layers * layer.key_bytes for layer in generation.attention if layer.window is not None)
         pooled = free_bytes // (a_token - round((1 - (self.window_pool or 1)) * windowed))
         while_read = min(1.0, batched_tokens / usual) * (a_token * usual - of_one)
