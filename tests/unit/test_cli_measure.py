@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from io import StringIO
 from types import ModuleType
 
@@ -113,6 +114,11 @@ def test_one_that_was_ended_early_is_reported_and_exits_130(asked, monkeypatch, 
     assert result.exit_code == 130
     assert "ended early" in result.stdout
     assert (tmp_path / "roofline.png").exists()
+
+
+def test_one_that_was_not_kept_exits_3(asked, monkeypatch):
+    monkeypatch.setattr(api, "measure", lambda **_: replace(CPU, calibration=""))
+    assert run("measure", "--json").exit_code == 3
 
 
 class Terminal(StringIO):

@@ -9,6 +9,7 @@ from gpuwise.cli.options import json_option
 from gpuwise.cli.pictures import check_plot
 
 FLAG = "--roofline-plot"
+EXIT_NOT_KEPT = 3  # the result exists, and forecasts will not use it
 
 
 @click.command("measure", short_help="What this machine really does.")
@@ -43,3 +44,5 @@ def command(quick: bool, roofline_plot: str | None, as_json: bool) -> None:
         click.echo(f"roofline written to {save_picture(result, roofline_plot)}", err=True)
     if result.interrupted:
         raise click.exceptions.Exit(EXIT_INTERRUPTED)
+    if not result.calibration:
+        raise click.exceptions.Exit(EXIT_NOT_KEPT)
