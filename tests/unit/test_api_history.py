@@ -158,6 +158,15 @@ def forecast(**settings: object) -> gpuwise.Forecast:
     return gpuwise.forecast("tabular-mlp", on="here:1", precision="fp32", **{"micro_batch": 64, **settings})
 
 
+def test_a_step_of_one_thread_takes_no_time_of_several():
+    priced = forecast_step(source_of("tabular-mlp"), "here:1", micro_batch=64, precision="fp32")
+    history.append(an_entry())
+    on = [replace(priced.device.chip, sm_count=cores) for cores in (_threads(), 0.5 * _threads())]
+    same, fewer = (measured.as_last_measured(priced.forecast, priced.trace, priced.forecast.strategy, chip) for chip in on)
+    assert same.step_time_s.value == ENTRY.median_s
+    assert fewer.step_time_s.value == priced.forecast.step_time_s.value
+
+
 def test_a_forecast_takes_what_was_measured_here():
     model = forecast()
     history.append(an_entry())

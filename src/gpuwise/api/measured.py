@@ -39,7 +39,7 @@ def as_last_measured(forecast: Forecast, trace: Trace, strategy: Strategy, chip:
         entry
         for entry in entries
         if (entry.machine, entry.chip, entry.torch, entry.method) == (machine, chip.id, version, METHOD)
-        and _same_threads(entry)
+        and _same_threads(entry, chip)
     ][-LATEST:]
     quiet = [entry for entry in entries if not entry.disturbed]
     if not entries:
@@ -93,8 +93,13 @@ def torch_version() -> str:
         return ""
 
 
-def _same_threads(entry: history.HistoryEntry) -> bool:
-    """Whether a step would run on the same number of threads now. Without PyTorch loaded, its settings decide."""
+def _same_threads(entry: history.HistoryEntry, chip: Chip) -> bool:
+    """Whether a step would run on the same number of threads now. Without PyTorch loaded, its settings decide.
+
+    chip: as the step has it: of a CPU no more cores than the step has threads.
+    """
+    if chip.kind == "cpu" and entry.threads > (chip.sm_count or entry.threads):
+        return False
     torch = sys.modules.get("torch")
     if torch is not None:
         return bool(torch.get_num_threads() == entry.threads)
