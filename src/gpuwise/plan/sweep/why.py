@@ -24,8 +24,9 @@ def _sharing(plan: SweepPlan) -> str:
     if plan.copies == 1:
         return f"{busy}, so runs take turns: one at a time on each device"
     slower = slowdown(plan.copies, plan.busy)
+    times = "" if f"{slower:.2g}" == "1" else f"{slower:.2g} times "
     text = (
-        f"{busy}: {plan.copies} at once take {slower:.2g} times as long as one, so a device does "
+        f"{busy}: {plan.copies} at once take {times}as long as one, so a device does "
         f"{plan.copies / slower:.2g} times as many runs an hour"
     )
     if plan.one_at_a_time_usd is not None and plan.one_at_a_time_hours is not None:
