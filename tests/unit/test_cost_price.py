@@ -190,7 +190,7 @@ def test_mfu_is_model_operations_against_the_peak():
 
 def test_energy_is_below_the_tdp_and_unknown_without_one():
     result = forecast(training())
-    assert 0.2 * H100.tdp_w < result.energy_j / result.step_time_s.value < H100.tdp_w
+    assert 0.2 * H100.tdp_w < result.energy_j / result.step_time_s.value <= H100.tdp_w * (1 + 1e-9)  # a step may need all of it
     assert forecast(training(), chip=replace(H100, tdp_w=None)).energy_j is None
 
 

@@ -125,3 +125,11 @@ def test_on_a_cpu_nothing_is_uploaded() -> None:
         Grouped, lambda n: {"x": torch.randn(n, 3, 16, 16)}, lambda model, batch: model(batch["x"]).mean(), name="grouped"
     )
     assert not record(job, Strategy(micro_batch=2, channels_last=True), target="cpu").uploads.any()
+
+
+def test_training_measured_on_an_mi250_is_that_of_one_die(tmp_path: Path) -> None:
+    """The model of the row itself (sitar-lab/NeuSight: eager attention, no update of parameters, PyTorch 2.1 on "AMD Instinct
+    MI250", which is one of its two dies); the whole module would take half the time. No fit has seen a row of this chip."""
+    measured_s, size = 0.315754, (("seq_len", 1024),)
+    case = Case("", "hf-gpt2_large", Strategy("fp32", micro_batch=1), size, "mi250", 1, 1, measured_s, update=False)
+    assert scored_s(step_of(case, tmp_path), "mi250") == pytest.approx(measured_s, rel=0.1)

@@ -321,7 +321,6 @@ def test_a_device_that_is_a_part_of_what_is_sold_says_so():
     [
         ("bert-large", {"mode": "infer", "micro_batch": 16, "seq_len": 512}, 0.237094),
         ("bert-large", {"mode": "infer", "micro_batch": 8, "seq_len": 512}, 0.121188),
-        ("gpt2-large", {"micro_batch": 1, "seq_len": 1024}, 0.315754),
     ],
 )
 def test_a_step_measured_on_an_mi250_is_that_of_one_die(job, settings, measured_s):
