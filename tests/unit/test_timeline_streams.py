@@ -138,7 +138,8 @@ def test_composed_ranks_take_about_as_long_as_recorded_ones(mesh: Mesh) -> None:
     strategy = Strategy(mesh=mesh, precision="amp-bf16", micro_batch=2)
     recorded, plain = record(llama_job(), strategy), recorded_as(strategy).but(mesh=Mesh())
     composed = RankStep("", *data_parallel(record(llama_job(), plain).with_accumulation(1), strategy))
-    figures = {"parameters": parameters(), "calibration": calibration(H100)}
+    # Figures that no fit moves: what is compared are copies, and a quicker update makes them a larger share.
+    figures = {"parameters": parameters(), "calibration": Calibration(())}
     steps = composed, RankStep("", *split_communication(recorded), recorded=recorded)
     composed_s, recorded_s = (rank_time(step, CLUSTER, **figures).busy_s for step in steps)
     assert composed_s == pytest.approx(recorded_s, rel=0.08)  # of three blocks: the rest of the model is a large part
