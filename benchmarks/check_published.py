@@ -2,7 +2,7 @@
 
     python -m benchmarks.check_published --reference FOLDER --cache FOLDER [--subset TEXT] [--rows]
 
-Prints the error by subset and by chip, rows seen by the fit apart from rows kept out. Needs PyTorch, transformers and
+Prints the error by subset and precision, and by chip, rows seen by the fit apart from rows kept out. Needs PyTorch, transformers and
 timm to record the models the first time; the recordings are kept in --cache.
 """
 
@@ -87,7 +87,8 @@ def main() -> None:
         except GpuwiseError as error:
             refused[f"{case.subset}: {error.what}"] += 1
             continue
-        errors[case.subset, case.chip_id, case.kept_out].append(float(np.log(case.seconds / result.step_time_s.value)))
+        subset = f"{case.subset} {'fp16' if case.half else case.strategy.precision}"
+        errors[subset, case.chip_id, case.kept_out].append(float(np.log(case.seconds / result.step_time_s.value)))
         if options.rows:
             bound = " ".join(f"{name} {share:.2f}" for name, share in result.bound.items())
             what = f"{case.job:36} {case.chip_id:16} {case.strategy.precision:9} {case.strategy.mode:6}"

@@ -66,7 +66,7 @@ class Case:
     half: the whole model ran in fp16 (apex's O2; recorded in bf16). fast_norm: timm's norms computed in half precision under
     autocast. update: whether the timed step updated parameters; where not, it is a forward and a backward pass that adds to
     gradients. update_bytes: bytes that it moved a parameter to update it, with zeroing, adding up and clipping of gradients;
-    0: as a fused AdamW, which is recorded. torch: its version, where the source has it. network: id of the link between
+    0: as recorded. torch: its version, where the source has it. network: id of the link between
     machines, and serves: what it belongs to, a "device" or a "machine". peak_bytes: of one device, as its allocator counted
     them; None where not published. kernels: factors on the time of classes of kernels, by key of calibration files, where the
     run is known to have had others than PyTorch has today. data: how batches reach the device, where the measured program

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.support.published_case import Case
-from benchmarks.support.published_updates import RECORDED_BYTES
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import Trace, TraceFamily, load, save
-from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages
+from gpuwise.trace.tables import COLUMNS, KINDS, OperationSequence, Storages
+
+_UPDATE = KINDS.index("optimizer")
 
 
 def family_of(case: Case, cache: Path) -> TraceFamily:
@@ -70,7 +71,7 @@ def step_of(case: Case, cache: Path) -> Trace:
     if case.half:
         trace = replace(trace, operations=trace.operations.in_fp16())
     if case.update_bytes:
-        trace = replace(trace, operations=_with_updates_of(trace.operations, case.update_bytes))
+        trace = _with_updates_of(trace, case.update_bytes)
     if case.update or strategy.mode == "infer":
         return trace
     # The second micro-batch, as if it were the only one: it adds to gradients that are there, and no update follows it.
@@ -81,13 +82,19 @@ def step_of(case: Case, cache: Path) -> Trace:
     return replace(trace, sequence=OperationSequence(**columns), storages=nothing)
 
 
-def _with_updates_of(operations: Operations, bytes_a_parameter: int) -> Operations:
-    """The operations with fused updates that move so many bytes."""
-    values, updates = operations.values.copy(), np.array(["_fused_adam" in name for name in operations.name])
-    for name in ("bytes_read", "bytes_written"):
-        column = COLUMNS.index(name)
-        values[updates, column] = values[updates, column] * bytes_a_parameter // RECORDED_BYTES
-    return replace(operations, values=values)
+def _with_updates_of(trace: Trace, bytes_a_parameter: int) -> Trace:
+    """The step with fused updates that move so many bytes; as it is where its updates are not fused."""
+    operations = trace.operations
+    fused = np.array(
+        ["_fused_" in name and kind == _UPDATE for name, kind in zip(operations.name, operations.kind, strict=True)]
+    )
+    columns = [COLUMNS.index(name) for name in ("bytes_read", "bytes_written")]
+    recorded = (trace.counts("optimizer") * fused) @ operations.values[:, columns].sum(axis=1)
+    if not recorded:
+        return trace
+    values, moved = operations.values.copy(), bytes_a_parameter * trace.header.trainable_parameters
+    values[np.ix_(fused, columns)] = np.round(values[np.ix_(fused, columns)] * (moved / recorded))
+    return replace(trace, operations=replace(operations, values=values))
 
 
 @lru_cache(maxsize=256)

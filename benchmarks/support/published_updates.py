@@ -1,4 +1,4 @@
-"""Bytes that published programs moved a parameter to update it: their optimizers were not the fused AdamW that is recorded.
+"""Bytes that published programs moved a parameter to update it: their optimizers were not the fused ones that are recorded.
 
 Counted from their sources (NVIDIA/DeepLearningExamples; huggingface/pytorch-image-models), 4 bytes for every read and write of
 a number in fp32. Before PyTorch 2.0 gradients were zeroed (4) and then added to (12).
@@ -6,7 +6,6 @@ a number in fp32. Before PyTorch 2.0 gradients were zeroed (4) and then added to
 
 from __future__ import annotations
 
-RECORDED_BYTES = 28  # a fused AdamW reads parameter, gradient and two moments in fp32, and writes three of them
 _ZEROED = 4 + 12
 _CLIPPED = 4 + 8  # norm, scaling
 _NVIDIA_EXAMPLES = {

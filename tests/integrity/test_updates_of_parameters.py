@@ -39,10 +39,6 @@ def test_a_fused_update_takes_little_longer_than_its_bytes(on: str) -> None:
     chip = load_catalog().chips[on]
     assert chip.memory_bandwidth_bytes_per_s is not None
     least_s = 28 * 1_557_611_200 / chip.memory_bandwidth_bytes_per_s
-    strategy = {
-        "micro_batch": 8,
-        "precision": "fp32",
-        "optimizer_kernels": "fused",
-    }  # long enough that nothing waits for the host
-    forecast = gpuwise.forecast("gpt2-xl", on=f"{on}:1", **strategy)
+    # Long enough that nothing waits for the host.
+    forecast = gpuwise.forecast("gpt2-xl", on=f"{on}:1", micro_batch=8, precision="fp32", optimizer_kernels="fused")
     assert least_s <= forecast.breakdown["optimizer"] <= 1.7 * least_s

@@ -65,7 +65,7 @@ def serve(
             the load are then not read. None (default) sends every request at its arrival.
         stop: called at the end of each request; once it is true, the others count as turned away. None (default): never.
 
-    Requests that the cache could not hold even alone are turned away. A call takes longer for more requests, not for longer.
+    Requests that the cache could not hold even alone are turned away. A call's time grows with requests, hardly with tokens.
     """
     engine = BatchingEngine(load, iteration_s, policy, concurrency, stop)
     while not engine.stopped and engine.advance():

@@ -178,12 +178,14 @@ class Engine:
         a_token = generation.cache_bytes_per_token
         if a_token <= 0:
             return 1 << 40
-        of_one = max(generation.cache_bytes(usual) - generation.cache_bytes_per_sequence, 1)
-        windowed = sum(layer.layers * layer.key_bytes for layer in generation.attention if layer.window is not None)
-        pooled = free_bytes // (a_token - round((1 - (self.window_pool or 1)) * windowed))
-        while_read = min(1.0, batched_tokens / usual) * (a_token * usual - of_one)
-        tokens = pooled if self.window_pool else max(int((free_bytes - while_read) * usual // of_one), pooled)
-        return max(tokens, 0) * generation.degrees.attention_dp
+        if self.window_pool:
+            windowed = sum(layer.layers * layer.key_bytes for layer in generation.attention if layer.window is not None)
+            tokens = free_bytes // (a_token - round((1 - self.window_pool) * windowed))
+        else:
+            of_one = max(generation.cache_bytes(usual) - generation.cache_bytes_per_sequence, 1)
+            while_read = min(1.0, batched_tokens / usual) * (a_token * usual - of_one)
+            tokens = max(int((free_bytes - while_read) * usual // of_one), free_bytes // a_token)
+        return tokens * generation.degrees.attention_dp
 
 
 @cache
