@@ -2,8 +2,8 @@
 
     python -m benchmarks.check_published --reference FOLDER --cache FOLDER [--subset TEXT] [--rows]
 
-Prints the error by subset and precision, and by chip, rows seen by the fit apart from rows kept out. Needs PyTorch, transformers and
-timm to record the models the first time; the recordings are kept in --cache.
+Prints the error by subset and precision, and by chip, rows seen by the fit apart from rows kept out. Needs PyTorch,
+transformers and timm to record the models the first time; the recordings are kept in --cache.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ A100 in mixed precision.
   mixed precision runs, they are nearer.
 - **1D convolutions** (HiFi-GAN, Jasper) are images of one row to cuDNN. On A100 they take about twice as long as images of as
   many numbers; in fp32 on V100 Jasper's long filters run above the chip's peak, by Fourier transforms, which are not priced.
-- **Optimizers of several passes**: steps of GNMT and SSD300 have the bytes that their programs' updates moved
+- **Optimizers of several passes**: steps of GNMT have the bytes that its program's updates moved
   (`benchmarks/support/published_updates.py`). The others are forecast with a fused update, which is faster than most of theirs.
 - **HiFi-GAN and MoFlow, inference** run in TorchScript. MoFlow in mixed precision has products of one row in a batch of 20,480,
   because PyTorch does not fold them where weights are cast; these are priced many times too high.
