@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp_module
 
-from gpuwise.trace.parallel.replicate import BUCKET_BYTES
+from gpuwise.trace.parallel.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from gpuwise.tracing.patching import patched
 from gpuwise.tracing.streams import Enqueued, Streams
 
@@ -129,7 +129,7 @@ def _final_buckets(tensors: list[Tensor], limits: list[int], sparse: list[bool])
     if limits != [sys.maxsize]:
         return _assign_buckets(tensors, limits, sparse)
     last = len(tensors) - 1
-    sizes = [dist._DEFAULT_FIRST_BUCKET_BYTES, BUCKET_BYTES]
+    sizes = [FIRST_BUCKET_BYTES, BUCKET_BYTES]
     buckets, size_limits = _assign_buckets(tensors[::-1], sizes, sparse[::-1])
     # DistributedDataParallel takes them from the last to the first.
     return [[last - index for index in bucket] for bucket in reversed(buckets)], size_limits[::-1]

@@ -18,6 +18,7 @@ from gpuwise.plan.compose.shallow import ShallowStep, shallow_step
 from gpuwise.plan.compose.variant import BlockVariant
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.strategy import Strategy
+from gpuwise.trace.parallel.buckets import bucket_count
 from gpuwise.trace.parallel.segments import FORWARD, segments_of
 from gpuwise.trace.parallel.shard import element_bytes
 from gpuwise.trace.parallel.tensor_layers import divides_layers
@@ -100,6 +101,11 @@ class JobBlocks:
         if like is not None:
             return like.whole
         return self._trace(BlockVariant(), int(self.micro_batches[0]), sharded=False)
+
+    @cached_property
+    def buckets(self) -> int:
+        """Number of buckets in which DistributedDataParallel reduces the whole model's gradients."""
+        return bucket_count(self.whole)
 
     def divides_sequences(self, cp: int) -> bool:
         """Whether the job's sequences divide among cp ranks, and it is recorded for the length of such a part."""

@@ -12,7 +12,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace.header import RankGroup
 from gpuwise.trace.parallel.communication import group_along, shard_group
 from gpuwise.trace.parallel.launches import HostLaunches, PhaseCalls, TrainedUnits, of_replicas, of_shards, of_whole_shards
-from gpuwise.trace.parallel.replicate import BUCKET_BYTES, COPIES
+from gpuwise.trace.parallel.replicate import COPIES
 from gpuwise.trace.parallel.shard import REDUCED_BYTES
 from gpuwise.trace.parallel.shard_traffic import copied_of_gathers
 from gpuwise.trace.parallel.variant import is_sharded
@@ -29,6 +29,7 @@ class RankBytes:
         rest_parameter_bytes: of what is in no block.
         blocks: number of its blocks.
         tensors: number of its gradients.
+        buckets: of gradients, of a rank that has the whole model.
     """
 
     parameter_bytes: np.ndarray
@@ -36,6 +37,7 @@ class RankBytes:
     rest_parameter_bytes: np.ndarray
     blocks: np.ndarray
     tensors: np.ndarray
+    buckets: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def data_collectives(
 
 def _of_replicas(sharing: Sharing, of_ranks: RankBytes) -> list[Collectives]:
     size = of_ranks.gradient_bytes
-    calls = np.maximum(1, np.ceil(size / BUCKET_BYTES))
+    of_stage = of_ranks.blocks + (of_ranks.rest_parameter_bytes > 0)  # fully_shard reduces block by block
+    calls = of_ranks.buckets if sharing.kind == "replicas" else of_stage
     return [Collectives("all_reduce", sharing.replicas, size, calls, "last backward", True, COPIES * size)]
 
 

@@ -89,6 +89,7 @@ class RowTime:
         self._parameter, self._gradient = arrays.held_bytes(holding, weights)
         self._rest = arrays.held_bytes(holding, edges)[0]
         self._tensors = arrays.held_tensors(holding, weights)
+        self._buckets = np.full(self._tensors.shape, arrays.blocks.buckets)
         self._blocks = weights[..., FIRST_BLOCK : LAST_BLOCK + 1].sum(axis=-1)
         whole = arrays.whole_holding[self._space.works.entry]
         self._elements = arrays.held_bytes(whole, weights)[1] / arrays.element_bytes[holding]
@@ -249,7 +250,7 @@ class RowTime:
             shard == SHARDS.index("parameters"),
             shard == SHARDS.index("optimizer"),
         )
-        columns = (self._parameter, self._gradient, self._rest, self._blocks, self._tensors)
+        columns = (self._parameter, self._gradient, self._rest, self._blocks, self._tensors, self._buckets)
         of_ranks = RankBytes(*(one[:ranks, work] for one in columns))
         collectives = data_collectives(
             sharing,

@@ -191,7 +191,8 @@ class MeshSteps:
         parameter, gradient = of_rank.of_ranks(weights)
         edges = weights.copy()
         edges[:, BEFORE_BLOCKS + 1 : AFTER_BLOCKS] = 0.0
-        columns = (parameter, gradient, of_rank.of_ranks(edges)[0], self.ranks.blocks, of_rank.tensors_of_ranks(weights))
+        rest, buckets = of_rank.of_ranks(edges)[0], np.full(len(weights), self.table.job.buckets)
+        columns = (parameter, gradient, rest, self.ranks.blocks, of_rank.tensors_of_ranks(weights), buckets)
         return RankBytes(*(one.reshape(-1, 1, 1) for one in columns))
 
     def _in_flight(self) -> np.ndarray:

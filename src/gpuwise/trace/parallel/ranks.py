@@ -127,7 +127,7 @@ def _data_parallel(trace: Trace, strategy: Strategy, rank: int) -> tuple[Trace, 
         trace = with_sharded_update(trace, strategy, optimizer, ranks=np.ones(len(trace.modules), dtype=np.int64))
     if strategy.mesh.dp_replicate == 1:
         return trace, Communication()
-    trace, communication = replicated(trace, group_along(strategy.mesh, "dp_replicate"))
+    trace, communication = replicated(trace, group_along(strategy.mesh, "dp_replicate"), of_stage=strategy.mesh.pp > 1)
     if strategy.mesh.pp > 1:  # fully_shard over one rank copies more and casts less: together they take about as long
         communication = replace(communication, launches=HostLaunches())
     return trace, communication
