@@ -10,11 +10,13 @@ from test_plan_cpu_choice import CPU, trace_of
 
 from gpuwise.api import cpu_settings, run_start
 from gpuwise.api.cpu_settings import has_compiler, own_price
+from gpuwise.api.devices import device_of, with_threads_of_environment
+from gpuwise.api.planning import job_and_request
 from gpuwise.api.run_start import Here, forecast_here, this_device
 from gpuwise.api.source import StepSource
 from gpuwise.api.step_price import step_price
 from gpuwise.errors import UnsupportedError
-from gpuwise.hardware import detect_machine, load_catalog
+from gpuwise.hardware import detect, detect_machine, load_catalog
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.cpu.compile_time import drawing_s
 from gpuwise.strategy import HostSettings, Strategy
@@ -62,6 +64,23 @@ def test_a_run_is_forecast_on_the_threads_that_it_has(
     assert part.peak_flops_per_s["fp32"] == pytest.approx(cpu.peak_flops_per_s["fp32"] * cores / 96)
     gpu = load_catalog().chips["l4"]
     assert Here(gpu, None, "cuda").with_threads(1).chip is gpu
+
+
+@pytest.mark.parametrize(("ranks", "cores"), [(1, 24), (2, 48)])
+def test_forecasts_and_plans_for_this_machine_have_the_threads_of_the_environment(
+    ranks: int, cores: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Ranks divide all cores, each with threads of its own."""
+    machine = detect_machine(load_catalog(), measured=False)
+    many = replace(machine, chip=load_catalog().chips["epyc-9654"], count=1)
+    monkeypatch.setattr(detect, "detect_machine", lambda catalog: many)
+    monkeypatch.setenv("OMP_NUM_THREADS", "24")
+    device = with_threads_of_environment(device_of(f"here:{ranks}", load_catalog()))
+    assert device.chip.sm_count == cores
+    assert any("a step has 24 of this machine's 96 cores" in str(note) for note in device.assumptions) == (ranks == 1)
+    request = job_and_request("gpt2", {"samples": 1000}, on="here", own=(), limit=None)[1]
+    assert request.here is not None
+    assert request.here.chip.sm_count == 24
 
 
 def test_compiled_steps_on_a_cpu_take_their_random_numbers_whoever_asks():

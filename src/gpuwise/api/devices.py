@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from gpuwise.api.shared_cpu import ranks_on_cpu, shared_cpu_note
+from gpuwise.api.shared_cpu import part_of_threads, ranks_on_cpu, shared_cpu_note, threads_note
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.catalog import Catalog
 from gpuwise.hardware.cluster import Cluster
@@ -193,6 +193,15 @@ def ranks_on_this_cpu(spec: DeviceSpec, text: str, ranks: int) -> DeviceSpec:
     memory_bytes = None if spec.machine is None or spec.cluster.memory_bytes is None else spec.machine.host_memory_bytes
     cluster = ranks_on_cpu(spec.chip, ranks, memory_bytes=memory_bytes)
     return replace(spec, cluster=cluster, assumed=(*spec.assumed, shared_cpu_note(spec.chip, ranks)))
+
+
+def with_threads_of_environment(device: Device) -> Device:
+    """The device on which a step runs: of the CPU of this machine the part that OMP_NUM_THREADS leaves it. Ranks divide all."""
+    spec = device.spec
+    if spec.machine is None or spec.chip.kind != "cpu" or device.count > 1 or (note := threads_note(spec.chip)) is None:
+        return device
+    cluster = replace(spec.cluster, chip=part_of_threads(spec.chip, None))
+    return replace(device, spec=replace(spec, cluster=cluster, assumed=(*spec.assumed, note)))
 
 
 def cheapest_offer(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.cpu_settings import cpu_settings
-from gpuwise.api.devices import Device, device_of
+from gpuwise.api.devices import Device, device_of, with_threads_of_environment
 from gpuwise.api.fitting import fitting_change_of
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of, usual_micro_batch
@@ -139,7 +139,7 @@ def forecast_step(
     """
     requested = named_settings(settings, ClusterSettings)
     mesh = mesh_of(requested)
-    device = device_of(on, load_catalog(), mesh=mesh, network=requested.get("network"))
+    device = with_threads_of_environment(device_of(on, load_catalog(), mesh=mesh, network=requested.get("network")))
     if mesh is None and device.devices > 1 and requested.get("shard") is not None:
         mesh = Mesh(dp_shard=device.devices)  # what is split has been named
     by_user = {name: value for name, value in requested.items() if named is None or name in named}

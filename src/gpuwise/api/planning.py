@@ -13,6 +13,7 @@ from gpuwise.api.devices import devices_of
 from gpuwise.api.fitting import at_other_lengths
 from gpuwise.api.offer_choice import offer_choice
 from gpuwise.api.own_costs import own_costs
+from gpuwise.api.shared_cpu import part_of_threads
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import PresetSource, source_of
 from gpuwise.errors import InputError
@@ -110,10 +111,11 @@ def job_and_request(
     if isinstance(source, PresetSource):
         source.search_recorded(request.techniques, precision=request.precision)
     catalog = load_catalog()
+    here = detect_machine(catalog)
     request = replace(
         request,
         own_clusters=_owned_clusters(own, requested.get("network"), catalog),
-        here=detect_machine(catalog),
+        here=replace(here, chip=part_of_threads(here.chip, None)) if here.chip.kind == "cpu" else here,
         offers=offer_choice(requested, catalog),
         samples_per_epoch=source.samples_per_epoch,
         job_argument=source.argument,

@@ -10,6 +10,7 @@ from gpuwise.hardware.links import MEASURED_HERE
 from gpuwise.hardware.types import AchievedRates, Chip, Link, Source
 from gpuwise.notes import Note
 from gpuwise.notes.parallel import ranks_share_cpu
+from gpuwise.notes.step import threads_of_environment as environment_threads
 from gpuwise.plan.space.legal import slice_of
 
 ROUGH_SOURCE = Source("python -m benchmarks.gloo_here", "2026-11-23")
@@ -54,6 +55,12 @@ def threads_of_environment() -> int | None:
     """OMP_NUM_THREADS, which PyTorch obeys; None where it is not set to a number."""
     text = os.environ.get("OMP_NUM_THREADS", "")
     return int(text) if text.isdecimal() and int(text) else None
+
+
+def threads_note(chip: Chip) -> Note | None:
+    """Why a step has a part of this machine's CPU; None where it has all cores."""
+    threads, cores = threads_of_environment(), chip.sm_count or 0
+    return environment_threads(threads=threads, cores=cores) if threads and threads < cores else None
 
 
 def share_of_cpu(chip: Chip, parts: float) -> float:

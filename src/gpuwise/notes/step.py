@@ -15,6 +15,12 @@ def this_machine(*, machine: str) -> str:
 
 
 @kind_of_note()
+def threads_of_environment(*, threads: int, cores: int) -> str:
+    """Why a step on this machine's CPU has a part of it."""
+    return f"OMP_NUM_THREADS is {threads}: a step has {threads} of this machine's {cores} cores"
+
+
+@kind_of_note()
 def catalog_cpu(*, chip: str, cpu: str) -> str:
     """What `cpu` stands for."""
     return f"`cpu` is {chip}, the catalog's nearest to {cpu}"
