@@ -48,6 +48,30 @@ def test_gaps_have_the_variation_that_is_named(text: str, variation: float):
     assert gaps.std() / gaps.mean() == pytest.approx(variation, rel=0.02)
 
 
+def test_lengths_of_few_users_have_the_means_of_all():
+    """Independent draws of a hundred requests miss the mean by a tenth, as their spread over its root says."""
+    lengths = Lengths(1000, 300, input_variation=1.0, output_variation=0.5, correlation=0.6)
+    errors = []
+    for seed in range(200):
+        load = LoadShape(lengths, seed=seed).of_clients(200)
+        of_few = load.of(slice(50, 150))
+        errors.append((of_few.input_tokens.mean() / 1000 - 1, of_few.output_tokens.mean() / 300 - 1))
+        assert not load.arrival_s.any()
+    assert np.abs(np.mean(errors, axis=0)).max() < 0.01
+    assert np.std(errors, axis=0).max() < 0.035
+
+
+def test_lengths_drawn_evenly_are_log_normal():
+    """Quantiles, spread and correlation, against those of as many independent draws."""
+    lengths = Lengths(1000, 300, input_variation=1.0, output_variation=0.5, correlation=0.6)
+    rng = np.random.default_rng(1)
+    evenly, drawn = (np.array(lengths_of(400_000, rng)) for lengths_of in (lengths.drawn_evenly, lengths.drawn))
+    shares = [0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999]
+    assert np.quantile(evenly, shares, axis=1) == pytest.approx(np.quantile(drawn, shares, axis=1), rel=0.03)
+    assert evenly.std(axis=1) == pytest.approx(drawn.std(axis=1), rel=0.03)
+    assert np.corrcoef(np.log(evenly))[0, 1] == pytest.approx(np.corrcoef(np.log(drawn))[0, 1], abs=0.01)
+
+
 @pytest.mark.parametrize("text", ["", "uniform", "poisson=2", "bursty=", "bursty=0", "bursty=-1", "bursty=nan", "bursty=99"])
 def test_no_arrivals(text: str):
     with pytest.raises(InputError) as caught:

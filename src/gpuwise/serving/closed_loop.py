@@ -8,7 +8,7 @@ from functools import partial
 
 from gpuwise.serving.bounds import LoadMeans, clients_bound, rate_bound
 from gpuwise.serving.fleets import Fleet
-from gpuwise.serving.instance import A_CLIENT, Instance, LoadShape, latencies
+from gpuwise.serving.instance import A_CLIENT, COUNT, Instance, LoadShape, latencies
 from gpuwise.serving.rows import ServingRow, row_alone, with_price
 from gpuwise.serving.running import RunningFleet
 from gpuwise.serving.saturation import Limits
@@ -46,7 +46,7 @@ def narrowing_of(instance: Instance, load: LoadShape, limits: Limits, clients: i
 
     Numbers above the closed form of gpuwise.serving.bounds are not simulated.
     """
-    drawn = load.at(1.0)
+    drawn = load.of_clients(COUNT)
     bound = clients_bound(rate_bound(instance, LoadMeans.of(drawn), limits), drawn, limits, most=clients)
     return narrowing(partial(_are_within, instance, load, limits, bound), clients)
 

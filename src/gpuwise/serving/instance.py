@@ -67,7 +67,7 @@ class Instance:
 
         count: requests of all clients; None (default) for A_CLIENT from each.
         """
-        load = loads.at(1.0, count=count or clients * A_CLIENT).all_at_once()  # the arrivals are those that clients make
+        load = loads.of_clients(count or clients * A_CLIENT)
         iteration_s = self.iteration_s if factor == 1 else _scaled(self.iteration_s, factor)
         return self.run(load, iteration_s, concurrency=clients)
 
@@ -128,6 +128,14 @@ class LoadShape:
         arrival_s = bursty(rate_per_s, count=count, variation=self.variation, rng=rng)
         read, written = self.lengths.drawn(count, rng)
         return requests(arrival_s, read, written, cached_share=self.cached_share)
+
+    def of_clients(self, count: int) -> Requests:
+        """So many requests of clients in a closed loop, all at once: their arrivals are those that the clients make.
+
+        Lengths are drawn evenly: a loop of few users has few requests, whose means would miss those of all by a tenth.
+        """
+        read, written = self.lengths.drawn_evenly(count, np.random.default_rng(self.seed))
+        return requests(np.zeros(count), read, written, cached_share=self.cached_share)
 
 
 def latencies(outcomes: Sequence[Served], first_token_spread: tuple[float, float] = (1.0, 1.0)) -> dict[str, Latency]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
+
+ROUND = 50  # requests that are drawn together where they are drawn evenly
+_INVERSE = NormalDist().inv_cdf
+_LEAST_SHARE = 2.0**-40  # 0 and 1 have no normal number
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,15 @@ class Lengths:
 
     def drawn(self, count: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Input and output tokens of `count` requests. What exceeds `longest` is cut: first the answer, then the prompt."""
-        first, second = rng.standard_normal((2, count))
+        return self._of_normals(*rng.standard_normal((2, count)))
+
+    def drawn_evenly(self, count: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """As `drawn`, so that few requests have the means of all: ROUND in a row are of as many ranges, all equally likely."""
+        return self._of_normals(_normals_evenly(count, rng), _normals_evenly(count, rng))
+
+    def _of_normals(
+        self, first: NDArray[np.float64], second: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         second = self.correlation * first + np.sqrt(1 - self.correlation**2) * second
         read = _log_normal(self.input_tokens, self.input_variation, first)
         written = _log_normal(self.output_tokens, self.output_variation, second)
@@ -50,6 +63,14 @@ class Lengths:
             read = np.minimum(read, self.longest - 1)
             written = np.minimum(written, self.longest - read)
         return read, written
+
+
+def _normals_evenly(count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Standard normal numbers, each ROUND of them stratified (McKay, Beckman, Conover 1979: Latin hypercube sampling)."""
+    rounds = -(-count // ROUND)
+    stratum = rng.permuted(np.tile(np.arange(ROUND), (rounds, 1)), axis=1).ravel()[:count]
+    shares = np.clip((stratum + rng.random(count)) / ROUND, _LEAST_SHARE, 1 - _LEAST_SHARE)
+    return np.array([_INVERSE(share) for share in shares.tolist()])
 
 
 def _log_normal(mean: float, variation: float, normal: NDArray[np.float64]) -> NDArray[np.int64]:

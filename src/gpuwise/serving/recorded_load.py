@@ -42,6 +42,10 @@ class RecordedLoad(LoadShape):
         load = self.recorded.of(slice(count))
         return replace(load, arrival_s=load.arrival_s * (self.recorded_per_s / rate_per_s))
 
+    def of_clients(self, count: int) -> Requests:
+        """The first `count` requests, all at once."""
+        return self.at(1.0, count=count).all_at_once()
+
 
 @dataclass(frozen=True)
 class RecordedLengths(LoadShape):
@@ -60,6 +64,10 @@ class RecordedLengths(LoadShape):
         arrival_s = bursty(rate_per_s, count=count, variation=self.variation, rng=rng)
         rounds = [rng.permutation(len(self.recorded)) for _ in range(ceil(count / len(self.recorded)))]
         return replace(self.recorded.of(np.concatenate(rounds)[:count]), arrival_s=arrival_s)
+
+    def of_clients(self, count: int) -> Requests:
+        """So many requests, all at once."""
+        return self.at(1.0, count=count).all_at_once()
 
 
 def recorded_lengths(log: RequestLog, *, cached_share: float, longest: int | None) -> tuple[RecordedLengths, int]:
