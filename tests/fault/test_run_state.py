@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -82,6 +83,30 @@ def test_a_signal_leaves_an_interrupted_run_that_goes_on_to_done(monkeypatch: py
     assert train().exit_code == 0
     status = status_of(0, DONE)
     assert (status.step, status.checkpoint_step, status.attempts) == (12, 12, 2)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGHUP"])
+def test_a_signal_before_the_first_step_leaves_nothing_or_a_run_that_goes_on(name: str, folder: Path):
+    """As while PyTorch loads, or the step is recorded: exit code 130, which wrappers start again. The job sends it here."""
+    before = signal.signal(getattr(signal, name), signal.SIG_DFL)
+    sends = f"import os, signal\nif 'EARLY' in os.environ:\n    os.kill(os.getpid(), signal.{name})\n"
+    (folder / "tiny.py").write_text(sends + JOB)
+    try:
+        with pytest.MonkeyPatch.context() as early:
+            early.setenv("EARLY", "1")
+            assert train().exit_code == 130
+            assert not (folder / "r").exists()
+        with pytest.MonkeyPatch.context() as later:
+            later.setenv("FAULT", "SIGINT 4")
+            assert train().exit_code == 130
+            later.setenv("EARLY", "1")
+            assert train().exit_code == 130
+        assert status_of(130, INTERRUPTED, "signal").step == 4
+        assert train().exit_code == 0
+        assert status_of(0, DONE).step == 12
+        assert signal.getsignal(getattr(signal, name)) is signal.SIG_DFL
+    finally:
+        signal.signal(getattr(signal, name), before)
 
 
 def test_a_time_limit_and_a_loop_that_is_left_can_go_on():

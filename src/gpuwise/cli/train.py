@@ -13,6 +13,7 @@ import click
 from gpuwise.cli.failure import tell
 from gpuwise.cli.options import JobCommand, job_argument, json_option, settings_options
 from gpuwise.cli.stdout import answers
+from gpuwise.cli.stopping import stops_interrupt
 from gpuwise.errors import GpuwiseError, InputError, NotSavedError, RunEndedError
 from gpuwise.step_settings import RunSettings
 
@@ -96,12 +97,15 @@ def command(job: str, as_json: bool, run: str | None, no_run: bool, export: str 
     Exit code: 0 when all is done and on the disk; 3 when the last checkpoint, the log or the report could not be written; 130
     when it was stopped and can go on; 4 when a rank was lost; 2 when the job or the command line is at fault.
     """
+    from gpuwise.hardware.detect.ranks import rank_environment
+
+    if rank_environment() is None:  # the agent of ranks tells by their signals which of them failed
+        click.get_current_context().with_resource(stops_interrupt())
     from gpuwise import api
     from gpuwise.api.local_ranks import ranks_to_start
     from gpuwise.api.train_keywords import step_keywords
     from gpuwise.cli.output import emit
     from gpuwise.cli.ranks import command_line, speaking_in_turn, start
-    from gpuwise.hardware.detect.ranks import rank_environment
     from gpuwise.plan.file import load_plan
     from gpuwise.report.train import train_report
     from gpuwise.runs.attempt import failure_noted
