@@ -67,20 +67,21 @@ def _parse(text: str, scale: Mapping[str, float], kind: str, examples: str) -> f
     return value
 
 
-def _positive(value: float, text: str, kind: str) -> float:
+def _positive(value: float, text: str, kind: str, examples: str) -> float:
     if value <= 0:
-        raise InputError(f"{kind} must be above zero, got {text!r}.")
+        raise InputError(f"{kind} must be above zero, got {text!r}.", [f"write it like {examples}"])
     return value
 
 
 def parse_bytes(text: str) -> int:
     """'24GB' -> 24_000_000_000, '24GiB' -> 25_769_803_776. Raises InputError."""
-    return round(_positive(_parse(text, _BYTES, "a memory size", "24GB or 24GiB"), text, "a memory size"))
+    return round(_positive(_parse(text, _BYTES, "a memory size", "24GB or 24GiB"), text, "a memory size", "24GB or 24GiB"))
 
 
 def parse_duration(text: str) -> float:
     """'3d', '12h', '90min' -> seconds; a unit is required. Raises InputError."""
-    return _below_a_century(_positive(_parse(text, _SECONDS, "a duration", "30d, 12h or 90min"), text, "a duration"), text)
+    kind, examples = "a duration", "30d, 12h or 90min"
+    return _below_a_century(_positive(_parse(text, _SECONDS, kind, examples), text, kind, examples), text)
 
 
 def parse_deadline(text: str, *, now: datetime) -> float:
@@ -110,21 +111,22 @@ def parse_usd(text: str) -> float:
 
 def parse_count(text: str, kind: str = "a count") -> int:
     """'20B' -> 20_000_000_000, '50k' -> 50_000; at least 1 and below 1e18. Raises InputError."""
-    value = _positive(_parse(text, _COUNTS, kind, "20B, 1.5M or 50000"), text, kind)
+    examples = "20B, 1.5M or 50000"
+    value = _positive(_parse(text, _COUNTS, kind, examples), text, kind, examples)
     if value < 1 or value >= 1e18:
-        raise InputError(f"{kind} {text!r} is not a sensible number.", ["write it like 20B, 1.5M or 50000"])
+        raise InputError(f"{kind} {text!r} is not a sensible number.", [f"write it like {examples}"])
     return round(value)
 
 
 def parse_rate(text: str) -> float:
     """'5/s', '90/min', '10k/day' -> how often a second, from one a year to a billion. Raises InputError."""
-    count, slash, period = str(text).partition("/")
+    (count, slash, period), examples = str(text).partition("/"), "5/s, 90/min or 10k/day"
     if not slash:
-        raise InputError(f"cannot read {text!r} as a rate.", ["write it like 5/s, 90/min or 10k/day"])
-    often = _positive(_parse(count, _COUNTS, "a rate", "5/s, 90/min or 10k/day"), text, "a rate")
+        raise InputError(f"cannot read {text!r} as a rate.", [f"write it like {examples}"])
+    often = _positive(_parse(count, _COUNTS, "a rate", examples), text, "a rate", examples)
     rate = often / parse_duration(f"1{period.strip()}")
     if not RAREST <= rate <= FASTEST:
-        raise InputError(f"a rate of {text!r} is not between one a year and a billion a second.", ["5/s, 90/min or 10k/day"])
+        raise InputError(f"a rate of {text!r} is not between one a year and a billion a second.", [examples])
     return rate
 
 

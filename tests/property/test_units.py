@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from gpuwise.units import (
     parse_bytes,
     parse_count,
     parse_duration,
+    parse_rate,
     parse_usd,
 )
 
@@ -83,3 +85,12 @@ def test_printing() -> None:
     assert format_usd(1834.2) == "$1,834"
     assert format_usd(0.42) == "$0.42"
     assert format_flops(989e12) == "989 TFLOP"
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"), [(parse_bytes, "0GB"), (parse_duration, "0d"), (parse_count, "0"), (parse_rate, "0/s")]
+)
+def test_nothing_is_refused_with_what_to_write(parse: Callable[[str], float], text: str):
+    with pytest.raises(InputError, match="must be above zero") as caught:
+        parse(text)
+    assert caught.value.ways_out[0].startswith("write it like ")

@@ -180,6 +180,9 @@ def test_the_flag_goes_alone_and_without_it_a_job_is_needed(tmp_path, capsys):
     code, streams = run(capsys, "--buy", str(path), "--budget", "20")
     assert code == 2
     assert "--budget has no place beside it" in streams.err
+    code, streams = run(capsys, "--buy", str(path), "--no-spot")
+    assert code == 2
+    assert "--no-spot has no place beside it" in streams.err
     assert "write it" not in streams.err
     for flag, place in (("--samples", "[[job]]"), ("--electricity", "electricity = ...")):
         _, streams = run(capsys, "--buy", str(path), flag, "1")

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_plan_synthetic import offer, synthetic_source
 
+from gpuwise.errors import InputError
 from gpuwise.hardware import Catalog
 from gpuwise.plan import NothingInside, Request
 from gpuwise.plan.pricing.traces import StepTraces
@@ -97,3 +98,9 @@ def test_every_advised_limit_admits_a_plan(budget, deadline_h):
                 changes["deadline_s"] = parse_duration(time[1].replace(" ", "").replace("days", "d").replace("min", "m"))
             if changes:
                 assert planned(replace(request, **changes)).plans
+
+
+@pytest.mark.parametrize("name", ["global_batch", "micro_batch", "max_devices"])
+def test_parts_of_samples_and_devices_are_refused(name: str):
+    with pytest.raises(InputError, match=f"{name.replace('_', ' ')} must be a whole number, got 6.5"):
+        replace(REQUEST, **{name: 6.5})

@@ -34,10 +34,15 @@ def show_advice(path: str, *, as_json: bool) -> None:
     context = click.get_current_context()
     for name in context.params:
         if name not in _WITH_BUY and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            what = f"JOB ({context.params[name]})" if name == "job" else flag_of(name)
+            what = f"JOB ({context.params[name]})" if name == "job" else _flag_named(name, context.params[name])
             entry = "[[job]]" if name in job_keys() else f"{name} = ..." if name in FILE_KEYS else ""
             raise InputError(
                 f"--buy reads its jobs and their settings from {path}, so {what} has no place beside it.",
                 [f"leave out {what}", *([f"write it into the file: {entry}"] if entry else [])],
             )
     emit(api.buy(path), advice_report, as_json=as_json)
+
+
+def _flag_named(name: str, value: object) -> str:
+    """The flag that a value comes from: --no-spot has the name of --spot."""
+    return flag_of(f"no_{name}") if value is False else flag_of(name)

@@ -111,6 +111,8 @@ class Request:
                 raise InputError(f"{name.replace('_', ' ')} must be a number above zero, got {value!r}.")
             if value is not None and value > most:
                 raise InputError(f"{name.replace('_', ' ')} {value:,} is no sensible number: at most {most:,}.")
+            if value is not None and name != "deadline_s" and value != int(value):
+                raise InputError(f"{name.replace('_', ' ')} must be a whole number, got {value!r}.")
         for name, meaning in _NOT_NEGATIVE.items():
             value = getattr(self, name)
             if value is not None and not 0 <= value <= _MOST.get(name, math.inf):

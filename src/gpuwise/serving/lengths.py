@@ -37,7 +37,10 @@ class Lengths:
         if min(self.input_tokens, self.output_tokens) < 1:
             raise InputError("Requests must read and write at least one token on average.")
         if min(self.input_variation, self.output_variation) < 0 or not -1 <= self.correlation <= 1:
-            raise InputError("Variations of lengths must be 0 or more, and their correlation from -1 to 1.")
+            raise InputError(
+                "The spread of lengths must be 0 or more, and the correlation of prompts with answers from -1 to 1.",
+                ["--spread 0: all are equally long", "--spread 1: their standard deviation is their mean"],
+            )
         if self.longest is not None and self.input_tokens + self.output_tokens > self.longest:
             raise InputError(
                 f"{self.input_tokens:g} tokens read and {self.output_tokens:g} written are more than the model's context of "

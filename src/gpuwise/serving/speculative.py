@@ -45,7 +45,9 @@ class Speculation:
         if not 1 <= self.draft_tokens <= MOST_DRAFT_TOKENS:
             raise InputError(f"A draft writes 1 to {MOST_DRAFT_TOKENS} tokens ahead, not {self.draft_tokens:,}.")
         if not 0 <= self.acceptance < 1:
-            raise InputError(f"The acceptance of a token must be from 0 to below 1, not {self.acceptance:g}.")
+            raise InputError(
+                f"The acceptance of a token must be from 0 to below 1, not {self.acceptance:g}.", ["--acceptance 0.7 is 70 %"]
+            )
 
     @property
     def stride(self) -> float:
