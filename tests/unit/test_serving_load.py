@@ -215,6 +215,30 @@ def test_of_a_long_file_the_busiest_part_is_replayed(monkeypatch: pytest.MonkeyP
     assert load.recorded_per_s == pytest.approx(10.0)
 
 
+def test_of_a_file_of_a_day_the_busiest_hour_is_replayed():
+    """Six times the rate from 9 to 10, fewer than 10,000 requests in all."""
+    hours = [np.arange(0, 3600, 3600 / (600 if hour == 9 else 100)) + 3600 * hour for hour in range(24)]
+    load, _ = recorded_load(log_of(np.concatenate(hours)), cached_share=0.0, longest=None)
+    assert load.recorded_count == 600
+    assert load.recorded_per_s == pytest.approx(1 / 6, rel=0.01)
+    sparse, _ = recorded_load(log_of(np.arange(0, 86_400, 300.0)), cached_share=0.0, longest=None)
+    assert sparse.recorded_count == recorded.FEWEST
+
+
+def test_few_requests_come_again_at_their_own_rate():
+    """So that what an instance serves does not depend on the length of a file: brute force has each request once a round."""
+    log = log_of(np.sort(np.random.default_rng(2).uniform(0, 100, 300)))
+    load, _ = recorded_load(log, cached_share=0.0, longest=None)
+    again = load.at(load.recorded_per_s)
+    assert len(again) == 2100
+    for at in range(7):
+        part = again.of(slice(300 * at, 300 * at + 300))
+        np.testing.assert_allclose(part.arrival_s - part.arrival_s[0], log.arrival_s, atol=1e-9)
+        assert part.input_tokens.tolist() == log.input_tokens.tolist()
+    assert (len(again) - 1) / again.arrival_s[-1] == pytest.approx(load.recorded_per_s)
+    assert load.at(1.0, count=500).output_tokens.tolist() == again.output_tokens[:500].tolist()
+
+
 def test_hours_of_a_file():
     rates = [1, 2, 3, 4] * 6
     arrival_s = np.concatenate([3600 * (hour + np.arange(250 * rate) / (250 * rate)) for hour, rate in enumerate(rates)])

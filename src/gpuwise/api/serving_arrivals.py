@@ -113,7 +113,9 @@ def _clients(requested: ServingSettings, *, rate: str | None) -> int | None:
     if clients is None:
         return None
     if not 1 <= clients <= MOST_CLIENTS:
-        raise InputError(f"--concurrency is 1 to {MOST_CLIENTS:,} users, got {clients:,}.", ["--rate, for more of them"])
+        raise InputError(
+            f"--concurrency is 1 to {MOST_CLIENTS:,} users, got {clients:,}.", ["--rate, for requests that come by themselves"]
+        )
     others = [*(["rate"] if rate is not None else []), *(name for name in _OPEN if requested.get(name))]
     if others:
         flag = flag_of(others[0])

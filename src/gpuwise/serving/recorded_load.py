@@ -15,7 +15,8 @@ from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.request_log import RequestLog
 from gpuwise.serving.requests import Requests, requests
 
-WINDOW = 10_000  # requests that are replayed: of a longer file those of its busiest part
+WINDOW = 10_000  # requests that are replayed at most: of a longer file those of its busiest part
+FEWEST = 200  # of the busiest part of a file with fewer an hour
 HOUR_S = 3600.0
 
 
@@ -37,10 +38,13 @@ class RecordedLoad(LoadShape):
         return 0 if self.recorded is None else len(self.recorded)
 
     def at(self, rate_per_s: float, *, count: int = WINDOW) -> Requests:
-        """The requests at a rate, the first `count` of them."""
+        """The requests at a rate, the first `count` of them. Few come again until they are COUNT: a load that ends while an
+        engine fills up says nothing of what it serves."""
         assert self.recorded is not None
-        load = self.recorded.of(slice(count))
-        return replace(load, arrival_s=load.arrival_s * (self.recorded_per_s / rate_per_s))
+        own, slower = self.recorded, self.recorded_per_s / rate_per_s
+        again, row = np.divmod(np.arange(min(count, len(own) * ceil(COUNT / len(own)))), len(own))
+        arrival_s = (own.arrival_s[row] + again * len(own) / self.recorded_per_s) * slower
+        return Requests(arrival_s, own.input_tokens[row], own.output_tokens[row], own.cached_tokens[row])
 
     def of_clients(self, count: int) -> Requests:
         """The first `count` requests, all at once."""
@@ -85,7 +89,7 @@ def recorded_lengths(log: RequestLog, *, cached_share: float, longest: int | Non
 
 
 def recorded_load(log: RequestLog, *, cached_share: float, longest: int | None) -> tuple[RecordedLoad, int]:
-    """The busiest WINDOW requests of a file, and how many of them are cut to the model's context of `longest` tokens.
+    """The busiest part of a file, and how many of its requests are cut to the model's context of `longest` tokens.
 
     Raises InputError where most requests exceed that.
     """
@@ -118,13 +122,13 @@ def _within(name: str, read: np.ndarray, written: np.ndarray, *, longest: int | 
 
 
 def busiest(log: RequestLog) -> slice:
-    """The WINDOW requests in a row that come in the shortest time; all of a shorter file."""
+    """As many requests in a row as the busiest hour has, from FEWEST to WINDOW, that come in the shortest time."""
     count = len(log.arrival_s)
-    if count <= WINDOW:
-        return slice(0, count)
-    spans = log.arrival_s[WINDOW - 1 :] - log.arrival_s[: count - WINDOW + 1]
+    of_hour = int((np.searchsorted(log.arrival_s, log.arrival_s + HOUR_S) - np.arange(count)).max())
+    chosen = min(count, WINDOW, max(FEWEST, of_hour))
+    spans = log.arrival_s[chosen - 1 :] - log.arrival_s[: count - chosen + 1]
     first = int(spans.argmin())
-    return slice(first, first + WINDOW)
+    return slice(first, first + chosen)
 
 
 def lengths_of(read: np.ndarray, written: np.ndarray, *, longest: int | None) -> Lengths:
