@@ -112,6 +112,11 @@ def test_a_signal_before_the_first_step_leaves_nothing_or_a_run_that_goes_on(nam
 def test_a_time_limit_and_a_loop_that_is_left_can_go_on():
     assert train("--time-limit", "0.05s", steps=1_000_000).exit_code == 130
     status_of(130, INTERRUPTED, "time limit")
+    with pytest.MonkeyPatch.context() as slow:
+        slow.setattr(attempt.Attempt, "elapsed_s", 3600.0)  # of its preparation
+        before = run_status("r").step
+        assert train("--time-limit", "1h", steps=1_000_000).exit_code == 130
+        assert run_status("r").step == before + 1
     trainer = gpuwise.Trainer("tiny.py:job", micro_batch=8, precision="fp32", steps=1_000_000, run="r", progress="silent")
     for _ in trainer:
         break

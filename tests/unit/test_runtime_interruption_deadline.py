@@ -21,7 +21,7 @@ def test_a_save_that_cannot_end_is_not_begun(left_s, save_s, fits):
 
 
 def test_the_users_own_limit_kills_nothing_so_every_save_fits():
-    end = time_limit(60.0, now_s=5.0)
+    end = time_limit(60.0, since_s=5.0)
     assert end.at_s == 65.0
     assert end.margin_s == 3.0
     assert end.save_fits(64.0, 1000.0)

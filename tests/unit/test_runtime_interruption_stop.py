@@ -79,6 +79,15 @@ def test_a_step_longer_than_the_limit_still_saves():
     assert request.save
 
 
+def test_a_limit_counts_what_came_before():
+    clocks = Clocks()
+    stop = clocks.stop(time_limit_s=3600, used_s=3000)
+    clocks.to(100.0 + 600 - MARGIN_S - 20)
+    assert stop.check(clocks.now_s, 1.0, 1.0) is None
+    clocks.to(100.0 + 600 - MARGIN_S)
+    assert stop.check(clocks.now_s, 1.0, 1.0).kind == "time limit"
+
+
 def test_slurm():
     clocks = Clocks()
     stop = clocks.stop(environment={"SLURM_JOB_END_TIME": str(1_000_000 + 7200)})

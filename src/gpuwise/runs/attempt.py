@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -44,11 +45,17 @@ class Attempt:
 
     def __init__(self, folder: Path | None, *, setup_s: float = 0.0, ranks: int = 1):
         self._folder, self._ranks = folder, ranks
+        self._began_s = time.perf_counter() - setup_s
         self.began = (datetime.now(UTC) - timedelta(seconds=setup_s)).isoformat(timespec="milliseconds")
         self.number = 0
         self.problem: str | None = None
         self._status: RunStatus | None = None
         self._stays_done = False  # the run has taken all of its steps, and more of them may be refused
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since its start, preparation included."""
+        return time.perf_counter() - self._began_s
 
     def begin(self) -> None:
         """Notes that the run is running. To be called when this process has locked the folder."""

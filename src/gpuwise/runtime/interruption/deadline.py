@@ -45,10 +45,10 @@ class Deadline:
         return not self.hard or left_s <= 0 or save_s <= left_s
 
 
-def time_limit(limit_s: float, *, now_s: float) -> Deadline:
-    """The user's own limit, counted from now. The margin of a short limit is a twentieth of it."""
+def time_limit(limit_s: float, *, since_s: float) -> Deadline:
+    """The user's own limit, counted from a time on the same clock. The margin of a short limit is a twentieth of it."""
     text = f"its time limit of {format_duration(limit_s)} is over"
-    return Deadline(now_s + limit_s, "time limit", text, hard=False, margin_s=min(MARGIN_S, limit_s / 20))
+    return Deadline(since_s + limit_s, "time limit", text, hard=False, margin_s=min(MARGIN_S, limit_s / 20))
 
 
 def slurm_end(environment: Mapping[str, str], *, now_s: float, now_unix_s: float) -> Deadline | None:

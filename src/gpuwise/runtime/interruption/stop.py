@@ -50,7 +50,8 @@ class Stop:
         look_s: time of the next check of the deadlines; inf without deadlines.
 
     Arguments:
-        time_limit_s: the user's limit in seconds, counted from the construction of this object.
+        time_limit_s: the user's limit in seconds.
+        used_s: seconds of that limit that are over.
         source: source of notices; see `source_for`.
         environment: environment variables, in which Slurm announces the end of its job.
         clock: the clock of `now_s`, in seconds.
@@ -64,6 +65,7 @@ class Stop:
         self,
         *,
         time_limit_s: float | None = None,
+        used_s: float = 0.0,
         source: NoticeSource | None = None,
         environment: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -84,7 +86,7 @@ class Stop:
         environment = os.environ if environment is None else environment
         now_s = clock()
         slurm = slurm_end(environment, now_s=now_s, now_unix_s=unix_clock())
-        self._allotted = [end for end in (slurm, time_limit_s and time_limit(time_limit_s, now_s=now_s)) if end]
+        self._allotted = [end for end in (slurm, time_limit_s and time_limit(time_limit_s, since_s=now_s - used_s)) if end]
         if slurm:
             self._notes.append(f"the Slurm job ends in {format_duration(slurm.at_s - now_s)}; the run saves and ends before.")
         if self._allotted:

@@ -211,7 +211,8 @@ def start_run(
 
     # 8. From here on, signals, notices and deadlines are listened to, and a run that stands still is noticed.
     time_limit_s = settings.time_limit_s if own.leads else None
-    stop = stack.enter_context(Stop(time_limit_s=time_limit_s, source=source_for(settings.preemption)))
+    used_s = attempt.elapsed_s  # a limit is of the whole run, its preparation included
+    stop = stack.enter_context(Stop(time_limit_s=time_limit_s, used_s=used_s, source=source_for(settings.preemption)))
     stack.enter_context(health)
     decisions: Decisions = Decisions(stop, meter=meter, checkpoints=checkpoints, copies=copies, evaluations=evaluations)
     together: StepTogether | None = None
