@@ -152,3 +152,13 @@ def test_flags_come_before_the_file(tmp_path: Path):
 def test_the_tables_of_the_page_are_those_of_the_code():
     page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
     assert with_tables(page) == page, "python -m gpuwise.export.tables docs/export.md writes them again"
+
+
+@pytest.mark.parametrize("to", ["lightning", "torchtitan"])
+def test_a_module_does_not_hide_the_trainer_that_it_configures(to: str, plan_file: Path, tmp_path: Path):
+    """Python imports lightning.py in place of lightning. Without a file, the name proposed is another."""
+    assert f"planned_{to}.py" in run("export", str(plan_file), "--to", to).stdout
+    hiding = run("export", str(plan_file), "--to", to, out=tmp_path / f"{to}.py")
+    assert hiding.exit_code == 2
+    assert f"-o planned_{to}.py" in hiding.stderr
+    assert not list(tmp_path.iterdir())

@@ -46,12 +46,22 @@ def export(
     else:
         loaded = load_plan(plan)
         content = read_regular(plan, limit_bytes=LARGEST_BYTES)
-    name = os.path.basename(os.fspath(output)) if output is not None else f"{to}.{target.suffix}"
+    name = os.path.basename(os.fspath(output)) if output is not None else _usual_name(to, target.suffix)
+    if name == f"{to}.py":
+        raise InputError(
+            f"{name} would hide {to} itself from programs in its folder: Python imports the file.",
+            [f"-o {_usual_name(to, target.suffix)}"],
+        )
     result = exported(loaded, target, file=name, plan_sha256=sha256(content).hexdigest(), on_cpu=loaded.on_cpu)
     result = replace(result, difference=_difference(loaded, result.strategy, job))
     if output is not None:
         _write(result.text, output)
     return result
+
+
+def _usual_name(to: str, suffix: str) -> str:
+    """Of a file that nobody named. A module of the trainer's own name would be imported in place of the trainer."""
+    return f"planned_{to}.{suffix}" if suffix == "py" else f"{to}.{suffix}"
 
 
 def _difference(plan: Plan, nearest: Strategy, job: str | None) -> StepDifference | None:

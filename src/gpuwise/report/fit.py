@@ -12,13 +12,13 @@ from gpuwise.plan.fit.change import FittingChange
 from gpuwise.plan.fit.types import FitResult, FitRow
 from gpuwise.plan.pricing.largest import MOST_MICRO_BATCH
 from gpuwise.report.answer import answer_report
-from gpuwise.report.parts import UNKNOWN, bars, columns, heading, notes, rate
+from gpuwise.report.parts import COUNTED, UNKNOWN, bars, columns, heading, notes, rate
 from gpuwise.units import format_bytes, format_duration
 
 _COLUMNS = ("technique", "devices", "frees", "time a sample", "memory", "largest micro-batch", "remark")
 _NARROW = (("technique", "remark"), ("frees", "devices"), ("time a sample", "memory"), ("largest micro-batch",))
 _RIGHT = ("devices", "frees", "time a sample", "memory", "largest micro-batch")
-_CHANGES, _COUNTED = "*", "~"
+_CHANGES = "*"
 
 
 def fit_report(result: FitResult) -> Group:
@@ -79,7 +79,7 @@ def _headline(result: FitResult) -> str:
 
 
 def _row(row: FitRow, first: FitRow, *, capacity_known: bool) -> list[str]:
-    about = _COUNTED if row is not first and row.memory is not None and row.memory.counted_only else ""
+    about = COUNTED if row is not first and row.memory is not None and row.memory.counted_only else ""
     memory = row.memory
     if about and first.memory is not None:
         memory = replace(first.memory, device_bytes=first.memory.device_bytes - (row.freed_bytes or 0))
@@ -107,7 +107,7 @@ def _legend(rows: list[FitRow]) -> list[RenderableType]:
     lines = [f"{_CHANGES} changes what is trained, or how it converges"] if any(r.changes_training for r in rows) else []
     if any(row.memory is not None and row.memory.counted_only for row in rows):
         lines.append(
-            f"{_COUNTED} near: tensors are counted, fragments taken as in the first row; ask with its flag to replay it"
+            f"{COUNTED} near: tensors are counted, fragments taken as in the first row; ask with its flag to replay it"
         )
     return [Text(line, style="dim") for line in lines]
 

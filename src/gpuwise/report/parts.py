@@ -19,6 +19,7 @@ from gpuwise.units import format_bytes
 
 BAR_CELLS = 24
 UNKNOWN = "-"
+COUNTED = "~"  # before memory whose tensors were counted, without a replay of the allocator
 _GAP = 3  # characters between two columns
 _LEAST_WIDE = 24  # characters of the column that wraps; a table with less room is folded
 

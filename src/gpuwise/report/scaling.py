@@ -7,16 +7,17 @@ from rich.text import Text
 
 from gpuwise.plan.scaling.curve import ScalingCurve, ScalingPoint
 from gpuwise.report.forecast import scale_of, unit_of
-from gpuwise.report.parts import UNKNOWN, TextTable, columns, indented, notes, number, percent, rate, strategy_words
+from gpuwise.report.parts import COUNTED, UNKNOWN, TextTable, columns, indented, notes, number, percent, rate, strategy_words
 from gpuwise.strategy import Mesh
 from gpuwise.units import format_bytes, format_duration, format_usd
 
 
 def scaling_report(curve: ScalingCurve) -> Group:
     """A table with one row for each number of devices, then where more of them stop paying."""
-    parts: list[RenderableType] = [Text(title(curve), style="bold"), Text(""), _table(curve), Text("")]
-    parts.append(indented(curve.conclusion))
-    parts += notes("assumed", curve.assumptions)
+    parts: list[RenderableType] = [Text(title(curve), style="bold"), Text(""), _table(curve)]
+    if any(point.forecast.memory.counted_only for point in curve.points):
+        parts.append(Text(f"{COUNTED} tensors are counted, without fragments; gpuwise forecast replays them", style="dim"))
+    parts += [Text(""), indented(curve.conclusion), *notes("assumed", curve.assumptions)]
     parts += notes("warnings", curve.warnings)
     return Group(*parts)
 
@@ -62,7 +63,7 @@ def _cells(point: ScalingPoint) -> dict[str, str]:
         "efficiency": UNKNOWN if point.efficiency is None else percent(point.efficiency),
         "communication": percent(point.communication),
         "bubble": percent(point.bubble),
-        "memory": format_bytes(forecast.memory.device_bytes),
+        "memory": (COUNTED if forecast.memory.counted_only else "") + format_bytes(forecast.memory.device_bytes),
         "": "DOES NOT FIT" if point.fits is False else "",
     }
 

@@ -31,7 +31,8 @@ def _sharing(plan: SweepPlan) -> str:
     )
     if plan.one_at_a_time_usd is not None and plan.one_at_a_time_hours is not None:
         text += (
-            f"; one at a time, the same machines cost {format_usd(plan.one_at_a_time_usd)} and take "
+            f"; one at a time, with the settings that are best for that, the same machines cost "
+            f"{format_usd(plan.one_at_a_time_usd)} and take "
             f"{format_duration(plan.one_at_a_time_hours * 3600)}"
         )
     return text
