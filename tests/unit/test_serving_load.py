@@ -11,10 +11,12 @@ from gpuwise.api.serving_arrivals import parse_arrivals, planned_load
 from gpuwise.errors import FileFormatError, InputError
 from gpuwise.serving import recorded_load as recorded
 from gpuwise.serving.days import NAMED, parse_day
+from gpuwise.serving.in_turn import fewest_in_turn
 from gpuwise.serving.instance import LoadShape
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.recorded_load import day_curve, recorded_load
 from gpuwise.serving.request_log import RequestLog, read_log
+from gpuwise.serving.saturation import Limits
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,4808,10
@@ -237,6 +239,45 @@ def test_few_requests_come_again_at_their_own_rate():
         assert part.input_tokens.tolist() == log.input_tokens.tolist()
     assert (len(again) - 1) / again.arrival_s[-1] == pytest.approx(load.recorded_per_s)
     assert load.at(1.0, count=500).output_tokens.tolist() == again.output_tokens[:500].tolist()
+
+
+@pytest.mark.parametrize(
+    ("variation", "instances", "expected"), [(10.0, 4, 5.0), (3.0, 4, 1.5), (3.0, 100, 1.0), (1.0, 5, 1.0)]
+)
+def test_instances_share_bursts(variation: float, instances: int, expected: float):
+    """Gaps of every n-th request of the whole load; where those are more even than Poisson, Poisson is taken."""
+    load = LoadShape(Lengths(10, 10), variation=variation)
+    assert load.dealt(instances).variation == pytest.approx(expected)
+    gaps = np.diff(load.at(5.0, count=400_000).arrival_s[::instances])
+    assert gaps.std() / gaps.mean() == pytest.approx(variation / instances**0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("instances", [1, 2, 3, 7])
+def test_an_instance_has_every_so_manieth_request_of_a_file(instances: int):
+    log = log_of(np.sort(np.random.default_rng(3).uniform(0, 100, 420)))
+    load, _ = recorded_load(log, cached_share=0.0, longest=None)
+    part = load.dealt(instances).at(load.recorded_per_s / instances)
+    count = 420 // instances
+    np.testing.assert_allclose(part.arrival_s[:count], log.arrival_s[::instances], atol=1e-9)
+    assert part.input_tokens[:count].tolist() == log.input_tokens[::instances].tolist()
+    assert len(part) >= 2000
+
+
+@pytest.mark.parametrize("rate_per_s", [3.0, 40.0, 90.0])
+@pytest.mark.parametrize("share", [0.5, 0.85])
+def test_the_fewest_instances_of_bursts_are_those_of_brute_force(rate_per_s: float, share: float):
+    """An instance serves 10 requests a second of even loads, the less the more its gaps vary; over a variation of 4 none."""
+
+    class Bursty:
+        def serves(self, loads: LoadShape, limits: Limits, rate: float) -> bool:
+            return loads.variation < 4 and rate <= 10 / loads.variation
+
+    load = LoadShape(Lengths(10, 10), variation=6.0)
+    expected = next(n for n in range(1, 100) if Bursty().serves(load.dealt(n), Limits(), rate_per_s / n / share))
+    for saturation in (0.0, 10 / 40):
+        fewest = fewest_in_turn(Bursty(), load, Limits(), rate_per_s=rate_per_s, saturation=saturation, share=share)
+        assert fewest == expected
+    assert fewest_in_turn(Bursty(), load, Limits(), rate_per_s=1e9, saturation=0.0, share=share) == 0
 
 
 def test_hours_of_a_file():

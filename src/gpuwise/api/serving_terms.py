@@ -126,7 +126,7 @@ class FleetTerms:
         if row.reached_per_s is not None:
             return instance.served_to(row.clients, self.load.shape), row.reached_per_s / row.replicas
         rate_per_s = self.load.rate_per_s * self.load.schedule.peak / row.replicas
-        return instance.served(self.load.shape.at(rate_per_s)), rate_per_s
+        return instance.served(self.load.shape.dealt(row.replicas).at(rate_per_s)), rate_per_s
 
     def _idle(self, row: ServingRow, start_s: float, *, latency_s: float) -> ScaledToZero:
         rate_per_s, schedule = self.load.rate_per_s, self.load.schedule

@@ -105,6 +105,10 @@ class ForwardInstance:
         """Whether the limits hold at a rate."""
         return limits.hold(steady(self.served(loads.at(rate_per_s))))
 
+    def serves(self, loads: LoadShape, limits: Limits, rate_per_s: float) -> bool:
+        """Whether the highest rate within the limits is at least as high as a given one."""
+        return self.capacity >= rate_per_s and self.holds(loads, limits, rate_per_s)
+
     def saturation_rate(self, loads: LoadShape, limits: Limits) -> float:
         """The highest rate within the limits, in requests a second, at most the capacity; 0.0 where they hold at none."""
         capacity = self.capacity

@@ -86,6 +86,10 @@ class Instance:
         *_, (rate, _) = self.narrowing(loads, limits)
         return rate
 
+    def serves(self, loads: LoadShape, limits: Limits, rate_per_s: float) -> bool:
+        """Whether that rate is at least as high as a given one."""
+        return next((low >= rate_per_s for low, high in self.narrowing(loads, limits) if not low < rate_per_s <= high), False)
+
     def narrowing(self, loads: LoadShape, limits: Limits) -> Iterator[tuple[float, float]]:
         """Ever narrower bounds of that rate, as gpuwise.serving.saturation.narrowing gives them."""
         capacity = self.capacity(loads)
@@ -128,6 +132,19 @@ class LoadShape:
         arrival_s = bursty(rate_per_s, count=count, variation=self.variation, rng=rng)
         read, written = self.lengths.drawn(count, rng)
         return requests(arrival_s, read, written, cached_share=self.cached_share)
+
+    @property
+    def is_in_bursts(self) -> bool:
+        """Whether each of several instances has more even requests than all of them together."""
+        return self.variation > 1
+
+    def dealt(self, instances: int) -> LoadShape:
+        """What each of so many instances gets where requests reach them in turn.
+
+        Its gaps are sums of as many gamma distributed ones, whose variation falls with the root of their number. They are
+        taken to be no more even than those of independent users.
+        """
+        return replace(self, variation=max(1.0, self.variation / instances**0.5)) if self.is_in_bursts else self
 
     def of_clients(self, count: int) -> Requests:
         """So many requests of clients in a closed loop, all at once: their arrivals are those that the clients make.

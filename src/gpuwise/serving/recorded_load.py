@@ -27,10 +27,21 @@ class RecordedLoad(LoadShape):
     Attributes:
         recorded: the requests that are replayed.
         recorded_per_s: their mean rate.
+        every: 1 (default) replays all of them, 3 every third.
     """
 
     recorded: Requests | None = None
     recorded_per_s: float = 1.0
+    every: int = 1
+
+    @property
+    def is_in_bursts(self) -> bool:
+        """Whether each of several instances may have more even requests than all of them together."""
+        return True
+
+    def dealt(self, instances: int) -> LoadShape:
+        """What the first of so many instances gets where requests reach them in turn."""
+        return replace(self, every=instances)
 
     @property
     def recorded_count(self) -> int:
@@ -41,8 +52,9 @@ class RecordedLoad(LoadShape):
         """The requests at a rate, the first `count` of them. Few come again until they are COUNT: a load that ends while an
         engine fills up says nothing of what it serves."""
         assert self.recorded is not None
-        own, slower = self.recorded, self.recorded_per_s / rate_per_s
-        again, row = np.divmod(np.arange(min(count, len(own) * ceil(COUNT / len(own)))), len(own))
+        own, slower = self.recorded, self.recorded_per_s / self.every / rate_per_s
+        replayed = len(own) * ceil(COUNT * self.every / len(own)) // self.every
+        again, row = np.divmod(self.every * np.arange(min(count, replayed)), len(own))
         arrival_s = (own.arrival_s[row] + again * len(own) / self.recorded_per_s) * slower
         return Requests(arrival_s, own.input_tokens[row], own.output_tokens[row], own.cached_tokens[row])
 

@@ -13,6 +13,7 @@ from gpuwise.serving.api_price import ApiBreakEven
 from gpuwise.serving.energy import EnergyUse
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet
 from gpuwise.serving.forward_instance import BatchedPass, ForwardInstance
+from gpuwise.serving.in_turn import fewest_in_turn
 from gpuwise.serving.instance import Instance, Latency, LoadShape, latencies
 from gpuwise.serving.modes import ServingMode
 from gpuwise.serving.reasons import beyond_cache, floor
@@ -133,16 +134,24 @@ def row_of(
         saturation: its saturation rate; None (default) searches for it.
         schedule: of the instances; latencies are those of the busiest part of the day.
 
-    Users reach replicas in turn, so each sees a Poisson load of its share of the rate; a replica is given at most
-    MOST_SHARE of what it serves within the limits.
+    Requests reach replicas in turn, so each has its part of every burst; they are taken to be no more even than those of
+    independent users. A replica is given at most MOST_SHARE of what it serves within the limits. `saturation_rate` is that of
+    one of so many: with bursts it rises with their number.
     """
     base = row_alone(device, instance, load, limits, weight_bytes=weight_bytes)
+    peak_per_s = rate_per_s * schedule.peak
     saturation = instance.saturation_rate(load, limits) if saturation is None else saturation
+    takes = MOST_SHARE * saturation
+    if load.is_in_bursts and (
+        count := fewest_in_turn(instance, load, limits, rate_per_s=peak_per_s, saturation=saturation, share=MOST_SHARE)
+    ):
+        saturation = instance.saturation_rate(load.dealt(count), limits)
+        takes = min(MOST_SHARE * saturation, peak_per_s / count)
     if saturation == 0:
         return base
-    fleet = Fleet(device, usd_per_hour or 0.0, MOST_SHARE * saturation, schedule)
-    replicas, peak_per_s = fleet.replicas(rate_per_s), rate_per_s * schedule.peak
-    at_rate = load.at(peak_per_s / replicas)
+    fleet = Fleet(device, usd_per_hour or 0.0, takes, schedule)
+    replicas = fleet.replicas(rate_per_s)
+    at_rate = load.dealt(replicas).at(peak_per_s / replicas)
     outcomes = instance.outcomes(at_rate)
     row = replace(
         base,
