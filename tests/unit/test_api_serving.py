@@ -112,7 +112,7 @@ def test_bad_input():
         check_generates(job(generate=None))
     with pytest.raises(UnsupportedError, match="no figures"):
         serve_plan(job(), on="cpu", rate="1/s")
-    with pytest.raises(InputError, match="Variations"):
+    with pytest.raises(InputError, match="spread of lengths"):
         serve_plan(job(), on="l4", rate="1/s", spread=-1)
 
 
