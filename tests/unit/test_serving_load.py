@@ -12,10 +12,13 @@ from gpuwise.errors import FileFormatError, InputError
 from gpuwise.serving import recorded_load as recorded
 from gpuwise.serving.days import NAMED, parse_day
 from gpuwise.serving.in_turn import fewest_in_turn
-from gpuwise.serving.instance import LoadShape
+from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.lengths import Lengths
+from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.recorded_load import day_curve, recorded_load
 from gpuwise.serving.request_log import RequestLog, read_log
+from gpuwise.serving.requests import Requests
+from gpuwise.serving.rows import MOST_SHARE, row_of
 from gpuwise.serving.saturation import Limits
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -53,14 +56,17 @@ def test_gaps_have_the_variation_that_is_named(text: str, variation: float):
 def test_lengths_of_few_users_have_the_means_of_all():
     """Independent draws of a hundred requests miss the mean by a tenth, as their spread over its root says."""
     lengths = Lengths(1000, 300, input_variation=1.0, output_variation=0.5, correlation=0.6)
-    errors = []
-    for seed in range(200):
-        load = LoadShape(lengths, seed=seed).of_clients(200)
-        of_few = load.of(slice(50, 150))
-        errors.append((of_few.input_tokens.mean() / 1000 - 1, of_few.output_tokens.mean() / 300 - 1))
-        assert not load.arrival_s.any()
-    assert np.abs(np.mean(errors, axis=0)).max() < 0.01
-    assert np.std(errors, axis=0).max() < 0.035
+
+    def error(load: Requests) -> float:
+        return float(load.of(slice(50, 150)).input_tokens.mean() / 1000 - 1)
+
+    shapes = [LoadShape(lengths, seed=seed) for seed in range(200)]
+    evenly = [error(shape.of_clients(200)) for shape in shapes]
+    drawn = [error(shape.at(1.0, count=200)) for shape in shapes]
+    assert not shapes[0].of_clients(200).arrival_s.any()
+    assert abs(np.mean(evenly)) < 0.01
+    assert np.std(evenly) < 0.035
+    assert np.std(drawn) > 0.08
 
 
 def test_lengths_drawn_evenly_are_log_normal():
@@ -261,6 +267,47 @@ def test_an_instance_has_every_so_manieth_request_of_a_file(instances: int):
     np.testing.assert_allclose(part.arrival_s[:count], log.arrival_s[::instances], atol=1e-9)
     assert part.input_tokens[:count].tolist() == log.input_tokens[::instances].tolist()
     assert len(part) >= 2000
+
+
+SERVER = Instance(
+    lambda chunks, sequences, past: 0.004 + 1e-4 * (sequences + sum(new for new, _ in chunks)),
+    BatchingPolicy(batched_tokens=512, sequences=64, cache_tokens=100_000),
+    (0.9, 1.2),
+)
+
+
+def test_what_an_instance_serves_does_not_depend_on_the_length_of_a_file():
+    """Requests that are alike, evenly at random: 9,000 of them, and the first 300, which are over in seconds."""
+    arrival_s = np.sort(np.random.default_rng(4).uniform(0, 300, 9000))
+    served = []
+    for count in (300, 9000):
+        log = RequestLog("log", arrival_s[:count] - arrival_s[0], np.full(count, 100), np.full(count, 40))
+        served.append(SERVER.saturation_rate(recorded_load(log, cached_share=0.0, longest=None)[0], Limits()))
+    assert served[0] == pytest.approx(served[1], rel=0.05)
+
+
+@pytest.mark.parametrize("load", [LoadShape(Lengths(100, 40), variation=8.0), "file"], ids=["gamma", "file"])
+def test_a_row_of_bursts_has_the_fewest_instances_that_hold_the_limits(load: LoadShape | str):
+    """Against every smaller number, and with what one of so many serves; what else rests on the row counts as many."""
+    if isinstance(load, str):
+        gaps = np.random.default_rng(5).gamma(1 / 64, 64, 6000)
+        log = RequestLog("log", np.cumsum(gaps) - gaps[0], np.full(6000, 100), np.full(6000, 40))
+        load = recorded_load(log, cached_share=0.0, longest=None)[0]
+    limits, rate_per_s = Limits(ttft_s=0.3), 150.0
+
+    def hold(count: int) -> bool:
+        return SERVER.saturation_rate(load.dealt(count), limits) * MOST_SHARE >= rate_per_s / count * (1 - 1e-9)
+
+    row = row_of("l4", SERVER, load, limits, rate_per_s=rate_per_s, weight_bytes=1, usd_per_hour=2.0)
+    assert hold(row.replicas)
+    assert not any(hold(fewer) for fewer in range(1, row.replicas))
+    whole = row_of("l4", SERVER, LoadShape(Lengths(100, 40)), limits, rate_per_s=rate_per_s, weight_bytes=1, usd_per_hour=2.0)
+    assert row.replicas >= whole.replicas
+    assert row.fleet is not None
+    assert row.fleet.replicas(rate_per_s) == row.replicas
+    assert row.load <= MOST_SHARE + 1e-9
+    expected = SERVER.outcomes(load.dealt(row.replicas).at(rate_per_s / row.replicas))[0]
+    assert row.latency["ttft_s"].p99.value == pytest.approx(float(np.percentile(expected.ttft_s, 99)))
 
 
 @pytest.mark.parametrize("rate_per_s", [3.0, 40.0, 90.0])

@@ -115,7 +115,7 @@ def job_and_request(
     request = replace(
         request,
         own_clusters=_owned_clusters(own, requested.get("network"), catalog),
-        here=replace(here, chip=part_of_threads(here.chip, None)) if here.chip.kind == "cpu" else here,
+        here=replace(here, chip=part_of_threads(here.chip, None)),
         offers=offer_choice(requested, catalog),
         samples_per_epoch=source.samples_per_epoch,
         job_argument=source.argument,

@@ -43,7 +43,7 @@ class Here:
 
     def with_threads(self, threads: int | None) -> Here:
         """The part of the CPU that so many threads compute on; None: as many as OMP_NUM_THREADS says, else all."""
-        return replace(self, chip=part_of_threads(self.chip, threads)) if self.chip.kind == "cpu" else self
+        return replace(self, chip=part_of_threads(self.chip, threads))
 
     def notes(self, mesh: Mesh) -> tuple[Note, ...]:
         """What a forecast assumes of the devices of a mesh."""

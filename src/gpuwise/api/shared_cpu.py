@@ -9,8 +9,8 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.hardware.links import MEASURED_HERE
 from gpuwise.hardware.types import AchievedRates, Chip, Link, Source
 from gpuwise.notes import Note
+from gpuwise.notes import step as step_notes
 from gpuwise.notes.parallel import ranks_share_cpu
-from gpuwise.notes.step import threads_of_environment as environment_threads
 from gpuwise.plan.space.legal import slice_of
 
 ROUGH_SOURCE = Source("python -m benchmarks.gloo_here", "2026-11-23")
@@ -46,7 +46,9 @@ def ranks_on_cpu(chip: Chip, ranks: int, *, memory_bytes: int | None) -> Cluster
 
 
 def part_of_threads(chip: Chip, threads: int | None) -> Chip:
-    """What so many threads have of this machine's CPU; of None it is what OMP_NUM_THREADS says, or all."""
+    """What so many threads have of this machine's CPU; of None it is what OMP_NUM_THREADS says, or all. Others stay whole."""
+    if chip.kind != "cpu":
+        return chip
     threads, cores = threads or threads_of_environment(), chip.sm_count or 0
     return slice_of(chip, share_of_cpu(chip, cores / threads)) if threads and threads < cores else chip
 
@@ -60,7 +62,7 @@ def threads_of_environment() -> int | None:
 def threads_note(chip: Chip) -> Note | None:
     """Why a step has a part of this machine's CPU; None where it has all cores."""
     threads, cores = threads_of_environment(), chip.sm_count or 0
-    return environment_threads(threads=threads, cores=cores) if threads and threads < cores else None
+    return step_notes.threads_of_environment(threads=threads, cores=cores) if threads and threads < cores else None
 
 
 def share_of_cpu(chip: Chip, parts: float) -> float:

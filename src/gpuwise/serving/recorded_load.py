@@ -58,10 +58,6 @@ class RecordedLoad(LoadShape):
         arrival_s = (own.arrival_s[row] + again * len(own) / self.recorded_per_s) * slower
         return Requests(arrival_s, own.input_tokens[row], own.output_tokens[row], own.cached_tokens[row])
 
-    def of_clients(self, count: int) -> Requests:
-        """The first `count` requests, all at once."""
-        return self.at(1.0, count=count).all_at_once()
-
 
 @dataclass(frozen=True)
 class RecordedLengths(LoadShape):

@@ -141,15 +141,13 @@ def row_of(
     base = row_alone(device, instance, load, limits, weight_bytes=weight_bytes)
     peak_per_s = rate_per_s * schedule.peak
     saturation = instance.saturation_rate(load, limits) if saturation is None else saturation
-    takes = MOST_SHARE * saturation
     if load.is_in_bursts and (
         count := fewest_in_turn(instance, load, limits, rate_per_s=peak_per_s, saturation=saturation, share=MOST_SHARE)
-    ):
-        saturation = instance.saturation_rate(load.dealt(count), limits)
-        takes = min(MOST_SHARE * saturation, peak_per_s / count)
+    ):  # one fewer would each get larger parts of bursts, so none may be given more than its part of the rate
+        saturation = min(instance.saturation_rate(load.dealt(count), limits), peak_per_s / count / MOST_SHARE)
     if saturation == 0:
         return base
-    fleet = Fleet(device, usd_per_hour or 0.0, takes, schedule)
+    fleet = Fleet(device, usd_per_hour or 0.0, MOST_SHARE * saturation, schedule)
     replicas = fleet.replicas(rate_per_s)
     at_rate = load.dealt(replicas).at(peak_per_s / replicas)
     outcomes = instance.outcomes(at_rate)

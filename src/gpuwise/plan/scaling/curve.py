@@ -65,6 +65,7 @@ class ScalingPoint:
             "mfu": forecast.mfu,
             "fits": self.fits,
             "device_bytes": forecast.memory.device_bytes,
+            "counted_only": forecast.memory.counted_only,
             "usd_per_hour": forecast.usd_per_hour,
             "usd_per_million": forecast.usd_per_million,
         }

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeAlias
 
-# Slurm can send SIGUSR1 as a warning before a job's limit (sbatch --signal=USR1@60), and a closed terminal sends SIGHUP.
-# Windows has neither.
-_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
-STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+from gpuwise.runs.stop_signals import STOP_SIGNALS as STOP_SIGNALS
+
 # GNU timeout signals the process and then its group, so the same signal twice within microseconds counts as one request.
 # Nobody presses Ctrl-C twice that fast.
 SAME_REQUEST_S = 0.05
