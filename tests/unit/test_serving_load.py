@@ -305,7 +305,9 @@ def test_a_row_of_bursts_has_the_fewest_instances_that_hold_the_limits(load: Loa
     assert row.replicas >= whole.replicas
     assert row.fleet is not None
     assert row.fleet.replicas(rate_per_s) == row.replicas
-    assert row.load <= MOST_SHARE + 1e-9
+    own = SERVER.saturation_rate(load.dealt(row.replicas), limits)
+    assert row.saturation_rate <= own
+    assert row.saturation_rate == own or row.load * row.replicas == pytest.approx(MOST_SHARE * (row.replicas - 1), rel=1e-5)
     expected = SERVER.outcomes(load.dealt(row.replicas).at(rate_per_s / row.replicas))[0]
     assert row.latency["ttft_s"].p99.value == pytest.approx(float(np.percentile(expected.ttft_s, 99)))
 

@@ -22,6 +22,7 @@ from gpuwise.serving.running import ALL_THE_TIME, RunningFleet
 from gpuwise.serving.saturation import Limits
 from gpuwise.serving.schedule import CONSTANT, FleetSchedule
 
+_JUST_BELOW = 1 - 1e-6
 MOST_SHARE = 0.95  # of the saturation rate that a replica is given: beyond it the tail of waiting depends on luck
 
 
@@ -143,8 +144,10 @@ def row_of(
     saturation = instance.saturation_rate(load, limits) if saturation is None else saturation
     if load.is_in_bursts and (
         count := fewest_in_turn(instance, load, limits, rate_per_s=peak_per_s, saturation=saturation, share=MOST_SHARE)
-    ):  # one fewer would each get larger parts of bursts, so none may be given more than its part of the rate
-        saturation = min(instance.saturation_rate(load.dealt(count), limits), peak_per_s / count / MOST_SHARE)
+    ):
+        saturation = instance.saturation_rate(load.dealt(count), limits)
+        if count > 1:  # one fewer do not serve the rate: each would have a larger part of every burst
+            saturation = min(saturation, _JUST_BELOW * peak_per_s / (count - 1) / MOST_SHARE)
     if saturation == 0:
         return base
     fleet = Fleet(device, usd_per_hour or 0.0, MOST_SHARE * saturation, schedule)
