@@ -91,7 +91,7 @@ def test_devices_without_bf16_serve_in_fp16_unless_bf16_is_named(few_chips):
     assert "--dtype float16" in t4.launch
     assert "served in fp16, since they do not compute in bf16: t4" in result.assumptions
     assert serve_plan(job(), on="t4", rate="10/s", precision="fp16").rows[0] == t4
-    with pytest.raises(UnsupportedError, match=r"t4 does not compute in bf16\. Try leave out --precision"):
+    with pytest.raises(UnsupportedError, match=r"t4 does not compute in bf16\n  try: leave out --precision$"):
         serve_plan(job(), on="t4", rate="10/s", precision="bf16")
     named = serve_plan(job(), precision="bf16", **QUESTION)
     assert "left out, since they do not compute in the precision: t4 (bf16)" in named.assumptions
@@ -219,3 +219,13 @@ def test_no_notebook_session_is_priced_for_a_server():
     assert providers - {offer.provider for offer in load_catalog().where_servers_stay().offers} == {"colab", "kaggle"}
     for job_, settings in ((job(), {"rate": "1/s"}), ("resnet50", {"rate": "1/s"})):
         assert all("olab" not in row.offer for row in serve_plan(job_, on="l4,t4", **settings).rows)
+
+
+def test_a_format_without_kernels_on_a_chip_names_the_nearest(few_chips):
+    with pytest.raises(UnsupportedError, match=r"vllm has no kernels for weights in mxfp4 on t4\n  try: --weights int4$"):
+        serve_plan(job(), on="t4", rate="10/s", weights="mxfp4")
+    both = serve_plan(job(), on="t4,rtx-4090", rate="10/s", weights="mxfp4")
+    assert {row.device: (row.replicas, row.way_out) for row in both.rows} == {"rtx-4090": (1, ""), "t4": (0, "--weights int4")}
+    whole = serve_plan(job(), weights="mxfp4", **QUESTION)
+    assert "left out, since vllm has no kernels for mxfp4 there: t4" in whole.assumptions
+    assert "t4" not in {row.device for row in whole.rows}

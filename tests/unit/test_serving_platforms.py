@@ -24,7 +24,7 @@ from gpuwise.serving.engine_costs import EngineCosts, PlatformCosts
 from gpuwise.serving.engines import engine_of
 from gpuwise.serving.formats import StoredWeights, format_of, stored
 from gpuwise.serving.generation import Generation
-from gpuwise.serving.platforms import runs_on
+from gpuwise.serving.platforms import has_kernels, nearest_formats, runs_on
 from gpuwise.serving.step_time import EngineStep
 from gpuwise.tracing.generation import record_generation
 
@@ -251,3 +251,31 @@ def test_the_gpus_of_boards_run_engines_in_16_bits_beside_their_host(board: str)
     assert runs_on("llama.cpp", of)
     assert {"fp16", "bf16"} <= set(precisions_of(of))
     assert of.shares_host_memory
+
+
+# The ends of each range as the engines' documentation has them.
+@pytest.mark.parametrize(
+    ("engine", "weights", "has", "lacks"),
+    [
+        ("vllm", "fp8", "t4 a100-80gb-sxm h100-80gb-sxm mi300x", "v100-sxm2-16gb mi250x"),
+        ("vllm", "int8", "t4 a100-80gb-sxm h100-80gb-sxm", "v100-sxm2-16gb b200-180gb-sxm rtx-5090 mi300x"),
+        ("vllm", "int4", "v100-sxm2-16gb t4 b200-180gb-sxm", ""),
+        ("vllm", "mxfp4", "a100-80gb-sxm h100-80gb-sxm mi300x", "t4"),
+        ("vllm", "nvfp4", "t4 h100-80gb-sxm b200-180gb-sxm", "v100-sxm2-16gb mi300x"),
+        ("tensorrt-llm", "fp8", "l4 h100-80gb-sxm b200-180gb-sxm", "a100-80gb-sxm"),
+        ("tensorrt-llm", "fp8-block", "h100-80gb-sxm b200-180gb-sxm", "l4 rtx-5090"),
+        ("tensorrt-llm", "int4", "a100-80gb-sxm l4 h100-80gb-sxm", "b200-180gb-sxm"),
+        ("tensorrt-llm", "nvfp4", "b200-180gb-sxm rtx-5090", "h100-80gb-sxm"),
+        ("sglang", "fp8", "a100-80gb-sxm h100-80gb-sxm mi300x", "t4"),
+        ("sglang", "nvfp4", "b200-180gb-sxm rtx-5090", "h100-80gb-sxm"),
+        ("llama.cpp", "gguf-q4_k_m", "v100-sxm2-16gb mi250x apple-m2-max", ""),
+        ("vllm", "", "v100-sxm2-16gb mi250x b200-180gb-sxm", ""),
+    ],
+)
+def test_engines_have_kernels_of_a_format_on_some_of_their_gpus(engine: str, weights: str, has: str, lacks: str):
+    assert [name for name in has.split() if not has_kernels(engine, weights, chip(name))] == []
+    assert [name for name in lacks.split() if has_kernels(engine, weights, chip(name))] == []
+    for name in lacks.split():
+        nearest, *_ = nearest_formats(engine, weights, chip(name))
+        assert has_kernels(engine, nearest, chip(name))
+        assert engine in format_of(nearest).engines

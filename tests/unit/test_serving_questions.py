@@ -63,7 +63,8 @@ def test_a_device_of_two_names_has_one_row():
 
 def test_devices_that_share_no_head_name_a_number_that_does():
     (row, _) = sorted(serve_plan(writer(), on="rtx-4090:3,rtx-4090", rate="1/s").rows, key=lambda row: row.replicas)
-    assert row.reason.endswith("heads of queries and keys (4 and 2) among 3 devices. Try --on rtx-4090:2")
+    assert row.reason.endswith("heads of queries and keys (4 and 2) among 3 devices")
+    assert row.way_out == "--on rtx-4090:2"
 
 
 def test_an_engine_is_not_started_where_it_does_not_run():

@@ -22,7 +22,7 @@ from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.launch import rounded_request
 from gpuwise.serving.launch_modes import across_machines
 from gpuwise.serving.modes import ServingMode
-from gpuwise.serving.platforms import runs_on
+from gpuwise.serving.platforms import has_kernels, nearest_formats, runs_on
 from gpuwise.serving.policy import BatchingPolicy
 from gpuwise.serving.sharing import Degrees, has_experts
 from gpuwise.serving.step_time import EngineStep
@@ -177,6 +177,12 @@ class EngineModel:
             raise UnsupportedError(f"the memory of {device.chip.id} is unknown")
         if not runs_on(self.engine.name, device.chip):
             self._elsewhere[device.chip.id] = device.chip
+        elif self.format and not has_kernels(self.engine.name, self.format.name, device.chip):
+            nearest = nearest_formats(self.engine.name, self.format.name, device.chip)
+            raise UnsupportedError(
+                f"{self.engine.name} has no kernels for weights in {self.format.name} on {device.chip.id}",
+                [*(f"--weights {name}" for name in nearest[:1]), "leave out --weights"],
+            )
 
     def _runs_on_others(self) -> Note:
         chips = [chip for _, chip in sorted(self._elsewhere.items())]

@@ -21,7 +21,7 @@ from gpuwise.serving.engines import Engine
 from gpuwise.serving.fleets import Fleet
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.instance import Instance, LoadShape
-from gpuwise.serving.platforms import runs_on
+from gpuwise.serving.platforms import has_kernels, runs_on
 from gpuwise.serving.requests import Requests
 from gpuwise.serving.rows import MOST_SHARE, ServingRow
 from gpuwise.serving.saturation import Limits
@@ -48,6 +48,7 @@ class CatalogInstances:
         instance: an instance of a generation on a device; raises InputError where it does not fit.
         terms: of the offers; on demand by default.
         schedule: when how many instances of a device run under an offer; constant by default.
+        weights: name of their format; "" (default) for the type of the activations.
         clients: users of a closed loop, whom instances serve in place of a rate; None (default) without one.
 
     Attributes:
@@ -63,13 +64,14 @@ class CatalogInstances:
     instance: Callable[[Device, Generation], Instance]
     terms: str = "on-demand"
     schedule: Callable[[Device, Offer], FleetSchedule] = lambda device, offer: CONSTANT
+    weights: str = ""
     clients: int | None = None
     instances: dict[str, Instance] = field(default_factory=dict, init=False)
     _left_out: dict[str, list[str]] = field(default_factory=dict, init=False)
 
     def contenders(self) -> list[Contender]:
         """Those that may serve, smallest counts of each chip first."""
-        self._left_out = {"engine": [], "precision": [], "memory": [], "heads": [], "slow": []}
+        self._left_out = {"engine": [], "precision": [], "format": [], "memory": [], "heads": [], "slow": []}
         drawn = self.load.at(1.0)
         means = LoadMeans.of(drawn)
         return [each for chip in self._sold() for each in self._of_chip(chip, means, drawn)]
@@ -82,6 +84,7 @@ class CatalogInstances:
         makers = {
             "engine": lambda names: notes.engine_runs_elsewhere(engine=self.engine.name, chips=names),
             "precision": lambda names: notes.no_such_precision(chips=names),
+            "format": lambda names: notes.no_kernels_for_format(engine=self.engine.name, format=self.weights, chips=names),
             "memory": lambda names: notes.too_little_memory(instances=names),
             "heads": lambda names: notes.heads_not_shared(instances=names),
             "slow": lambda names: notes.too_slow_for_a_token(instances=names),
@@ -99,6 +102,8 @@ class CatalogInstances:
                 self._left_out["engine"].append(chip.id)
             elif (precision := self.precision_on(chip)) not in precisions_of(chip):
                 self._left_out["precision"].append(f"{chip.id} ({precision})")
+            elif not has_kernels(self.engine.name, self.weights, chip):
+                self._left_out["format"].append(chip.id)
             else:
                 chips.append(chip)
         return chips
@@ -195,7 +200,7 @@ def answer_of_catalog(instances: CatalogInstances, row_of: RowOf, *, rate_per_s:
 
     left_out = instances.notes(choice)
     if not choice.exact:
-        reasons = [f"{row.device}: {row.reason}" for row in map(row, choice.fails[:2])] or sentences(left_out[1:])
+        reasons = [f"{row.device}: {row.why_not}" for row in map(row, choice.fails[:2])] or sentences(left_out[1:])
         raise UnsupportedError(
             f"nothing that offers of the catalog sell serves this: {'; '.join(reasons)}",
             ["other limits (--slo), or shorter requests (--input, --output)", "other devices: --on"],

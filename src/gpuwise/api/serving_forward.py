@@ -93,7 +93,8 @@ def forward_plan(
         fleets = tuple(row.fleet for row in rows if row.fleet is not None)
     if all(row.replicas == 0 for row in rows):
         ways = ["smaller samples, or a smaller --batch", "other devices: --on"]
-        raise nobody_serves(source.name, {row.device: row.reason for row in rows}, limits, ways)
+        reasons = {row.device: row.reason for row in rows}
+        raise nobody_serves(source.name, reasons, (row.way_out for row in rows), limits, ways)
     precisions = {row.forward.precision for row in rows if row.forward is not None}
     precision = precisions.pop() if len(precisions) == 1 else ""
     budget = requested.get("budget")

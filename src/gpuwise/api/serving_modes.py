@@ -72,8 +72,7 @@ def without_answer(name: str, error: GpuwiseError) -> ServingRow:
     """The row of a device that cannot serve, with the reason and the first way out. Raises what no other device mends."""
     if error.code in ABOUT_THE_JOB:
         raise error
-    way = "".join(f". Try {each}" for each in error.ways_out[:1])
-    return ServingRow(name, reason=error.what.rstrip(".") + way)
+    return ServingRow(name, reason=error.what.rstrip("."), way_out=next(iter(error.ways_out), ""))
 
 
 def _check(requested: ServingSettings, *, named_devices: bool) -> None:

@@ -84,6 +84,7 @@ def text_plan(
             instance=lambda device, generation: model.instance(device, generation, load),
             terms=terms.terms,
             schedule=lambda device, offer: terms.schedule(offer, model.weight_bytes(device, model.of(device)) * device.devices),
+            weights=model.format.name if model.format else "",
             clients=planned.clients,
         )
         answer = answer_of_catalog(instances, row_of_device, rate_per_s=rate_per_s)
@@ -95,7 +96,7 @@ def text_plan(
         rows, apart_notes = (*rows, *map(apart.row, names)), apart.notes
     if all(row.replicas == 0 for row in rows):
         ways = ["shorter requests (--input, --output)", "devices with more memory, or several (h100-sxm:4)"]
-        raise nobody_serves(job.name, {row.device: row.reason for row in rows}, limits, ways)
+        raise nobody_serves(job.name, {row.device: row.reason for row in rows}, (row.way_out for row in rows), limits, ways)
     precisions = {model.precision_on(device_of(name, catalog).chip) for name in names}
     precision = precisions.pop() if len(precisions) == 1 else model.precision
     rows = cheapest_first(rows)

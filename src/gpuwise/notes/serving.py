@@ -103,6 +103,12 @@ def engine_runs_elsewhere(*, engine: str, chips: str) -> str:
     return f"left out, since {engine} does not run there or has no figures: {chips}"
 
 
+@kind_of_note(flag="--weights")
+def no_kernels_for_format(*, engine: str, format: str, chips: str) -> str:
+    """Chips of the catalog on which the engine has no kernels for the format of weights."""
+    return f"left out, since {engine} has no kernels for {format} there: {chips}"
+
+
 @kind_of_note(flag="--engine")
 def engine_runs_on_others(*, engine: str, chips: str, other: str) -> str:
     """Chips of the user that the engine does not run on, or has no figures for. other: an engine that runs on all of them."""

@@ -41,7 +41,7 @@ def serving_report(forecast: ServingForecast) -> Group:
         here = next(row for row in forecast.rows if row.device == forecast.timing.untimed.device)
         parts += plan_timing_parts(forecast.timing, here, generates=forecast.generates)
     parts += notes("how they serve", [f"{row.device}: {row.mode.words}" for row in served if row.mode is not None])
-    parts += notes("no answer", [f"{row.device}: {row.reason}" for row in forecast.rows if not row.replicas])
+    parts += notes("no answer", [f"{row.device}: {row.why_not}" for row in forecast.rows if not row.replicas])
     parts += notes("assumed", forecast.assumptions)
     return Group(*parts)
 

@@ -32,7 +32,7 @@ def forward_report(forecast: ServingForecast) -> Group:
         here = next(row for row in forecast.rows if row.device == forecast.timing.untimed.device)
         parts += plan_timing_parts(forecast.timing, here, generates=forecast.generates)
     parts += notes("why", [_why(row) for row in served[:2]])
-    parts += notes("no answer", [f"{row.device}: {row.reason}" for row in forecast.rows if not row.replicas])
+    parts += notes("no answer", [f"{row.device}: {row.why_not}" for row in forecast.rows if not row.replicas])
     parts += notes("assumed", forecast.assumptions)
     return Group(*parts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -30,14 +30,25 @@ def beyond_cache(instance: Instance | ForwardInstance, load: LoadShape, limits: 
     )
 
 
-def nobody_serves(job: str, reasons: dict[str, str], limits: Limits, ways: Sequence[str]) -> UnsupportedError:
-    """The error where no device serves a job. reasons: by device. ways: that remain beside other limits."""
+def nobody_serves(
+    job: str, reasons: Mapping[str, str], ways_out: Iterable[str], limits: Limits, others: Sequence[str]
+) -> UnsupportedError:
+    """The error where no device serves a job.
+
+    Arguments:
+        reasons: by device.
+        ways_out: of each device, "" where none is known.
+        limits: what users accept.
+        others: ways that remain beside other limits.
+    """
     named = [f"{device}: {reason}" for device, reason in reasons.items()]
     more = [f"and {len(named) - NAMED} more"] if len(named) > NAMED else []
+    ways = list(ways_out)
+    own = list(dict.fromkeys(filter(None, ways)))
     limited = min(limits.ttft_s, limits.tpot_s, limits.latency_s) < np.inf
     return UnsupportedError(
         f"none of these devices serves {job}: {'; '.join([*named[:NAMED], *more])}",
-        [*(["longer limits (--slo)"] if limited else []), *ways][:2],
+        (own if all(ways) else [*own, *(["longer limits (--slo)"] if limited else []), *others])[:2],
     )
 
 

@@ -55,6 +55,7 @@ class ServingRow:
         launch: the command that starts an instance, "" where none is known.
         mode: what is special about it, such as layers on the host; None (default) for a model on its devices.
         reason: why there is no answer, or "".
+        way_out: with which setting there may be one; "" where none is known.
         forward: how forward passes run, of a model without a cache; None (default) of one that generates.
         owned: whether it is this machine. False by default.
     """
@@ -84,6 +85,7 @@ class ServingRow:
     launch: str = ""
     mode: ServingMode | None = None
     reason: str = ""
+    way_out: str = ""
     forward: BatchedPass | None = None
     owned: bool = False
 
@@ -91,6 +93,11 @@ class ServingRow:
     def is_free(self) -> bool:
         """Whether it is this machine and no further one, so that nothing has to be rented."""
         return self.owned and self.replicas == 1
+
+    @property
+    def why_not(self) -> str:
+        """Why there is no answer, with the way out."""
+        return f"{self.reason} ({self.way_out})" if self.way_out else self.reason
 
     @property
     def takes(self) -> float:
