@@ -12,7 +12,7 @@ from torch import nn
 from gpuwise.errors import unknown_name
 from gpuwise.job.job import Job
 from gpuwise.job.models.alexnet import AlexNet
-from gpuwise.job.models.bert import BERT_SIZES, Bert
+from gpuwise.job.models.bert import BERT_SIZES, Bert, encode
 from gpuwise.job.models.dlrm import Dlrm, DlrmConfig, click_batch, click_loss
 from gpuwise.job.models.generation import generate
 from gpuwise.job.models.gpt2 import GPT2_SIZES, Gpt2
@@ -93,7 +93,7 @@ def _mixtral(info: PresetInfo, seq_len: int) -> Job:
 def _bert(info: PresetInfo, seq_len: int) -> Job:
     config = BERT_SIZES[info.name]
     batch = partial(masked_word_batch, vocabulary=config.vocabulary, seq_len=seq_len)
-    return Job(partial(Bert, config), batch, token_loss)
+    return Job(partial(Bert, config), batch, token_loss, forward=encode)
 
 
 def _t5(info: PresetInfo, seq_len: int) -> Job:

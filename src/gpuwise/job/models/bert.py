@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpuwise.job.models.language import merge_heads, normal_init, split_heads
+from gpuwise.job.models.language import Batch, merge_heads, normal_init, split_heads
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,21 @@ class Bert(nn.Module):
     def init_weights(self) -> None:
         normal_init(self, 0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def encode(self, tokens: Tensor) -> Tensor:
+        """Tokens (n, seq) -> hidden states (n, seq, width), from which embeddings and answers of other heads are made."""
         position = torch.arange(tokens.shape[1], device=tokens.device)
         segment = self.segments(torch.zeros_like(tokens))  # one sentence a sample
         x = self.embedding_norm(self.words(tokens) + segment + self.positions(position))
         x = F.dropout(x, self.config.dropout, self.training)
         for block in self.layers:
             x = block(x)
-        return self.head(self.transform_norm(F.gelu(self.transform(x))))
+        return x
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.transform_norm(F.gelu(self.transform(self.encode(tokens)))))
+
+
+def encode(model: nn.Module, batch: Batch) -> Tensor:
+    """The answer to a request: hidden states of its words (n, seq, width), since nobody serves the masked-word head."""
+    assert isinstance(model, Bert)
+    return model.encode(batch["tokens"])
