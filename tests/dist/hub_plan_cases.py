@@ -9,7 +9,7 @@ from tests.dist.hub_jobs import FAMILIES, hub_job
 
 from gpuwise.strategy import Mesh, Parallelism, Strategy
 
-_DEFAULT = ("Llama", "GPTNeoX")
+_DEFAULT = ("Llama",)
 _SEQUENCE = Parallelism(sequence_parallel=True)
 _BOTH = Parallelism(sequence_parallel=True, loss_parallel=True)
 

@@ -46,7 +46,7 @@ def newest(root: Path) -> int:
     return checkpoint.step if checkpoint else 0
 
 
-@pytest.mark.parametrize("machines", [1, 2])
+@pytest.mark.parametrize("machines", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_other_machines_go_on_to_the_bit(machines: int, tmp_path: Path):
     whole = on_ranks(2, of_rank, str(tmp_path / "whole"), "run", 8, 1)[0]["losses"]
     losses: dict[int, float] = {}
@@ -71,6 +71,7 @@ def test_other_machines_go_on_to_the_bit(machines: int, tmp_path: Path):
 PARTS = [("model", "safetensors"), ("optimizer", "safetensors"), ("random", "safetensors"), ("state", "json")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["drops", "fails"])
 def test_a_file_of_another_machine_that_does_not_arrive_leaves_no_complete_copy(fault: str, tmp_path: Path):
     on_ranks(2, of_rank, str(tmp_path), "run-0", 3, 2)

@@ -63,6 +63,7 @@ def test_a_plan_for_devices_that_are_not_here_starts_nothing(planned: gpuwise.Pl
     assert "gpuwise plan small.py:job" in ended.stderr or "--on here" in ended.stderr
 
 
+@pytest.mark.slow
 def test_the_forecast_beside_the_steps_is_of_a_recorded_rank(tmp_path: Path):
     """Context parallelism cannot be composed from a recording of one length. Rank 0 records before ranks are connected."""
     examples = Path(__file__).parents[2] / "examples"
@@ -73,6 +74,7 @@ def test_the_forecast_beside_the_steps_is_of_a_recorded_rank(tmp_path: Path):
     assert "no forecast" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_weights_that_no_rank_could_export_are_not_trained(planned: gpuwise.Plan, tmp_path: Path):
     ended = train(tmp_path, "--mesh", "dp=2", "--micro-batch", "8", "--no-run", "--export", "weights.safetensors")
     assert ended.returncode == 2

@@ -20,7 +20,10 @@ def paths(trace: Trace) -> list[str]:
     return [trace.modules[index] for index in [*trace.sequence.module, *trace.storages.module]]
 
 
-@pytest.mark.parametrize("name", PRESETS)
+SLOW = ("sd15-unet", "mixtral-8x7b", "llama2-13b", "llama3-70b", "llama3-405b")  # others show the same of smaller ones
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in PRESETS])
 def test_one_variant_records_the_same_today(name: str) -> None:
     info = PRESETS[name]
     of_preset = variants(info)
@@ -30,7 +33,7 @@ def test_one_variant_records_the_same_today(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of peft and what it imports
-@pytest.mark.parametrize("adapter", ["lora", "qlora"])
+@pytest.mark.parametrize("adapter", ["lora", pytest.param("qlora", marks=pytest.mark.slow)])
 def test_an_adapted_variant_records_the_same_today(adapter: str) -> None:
     check("llama2-7b", Strategy("amp-bf16", recompute="full", adapter=adapter))
 

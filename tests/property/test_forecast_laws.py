@@ -22,6 +22,7 @@ def waits_s(forecast: gpuwise.Forecast) -> float:
     return sum(seconds for name, seconds in forecast.breakdown.items() if name.startswith("communication"))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @example("dp=16", "Ethernet", 233, 400, " a device")  # from 400 Gbit/s on the catalog has RoCE alone
 @given(

@@ -111,7 +111,7 @@ def forecasts(name: str) -> tuple[Forecast, ...]:
     return tuple(result)
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("name", [pytest.param(CLUSTERS[0], marks=pytest.mark.slow), *CLUSTERS[1:]])
 def test_the_search_looks_at_every_legal_strategy(name: str) -> None:
     """Left out are tensor parallelism across machines, which is far slower, and selective recompute of whole sequences."""
     cluster = cluster_of(name)
@@ -144,6 +144,7 @@ def test_the_search_finds_the_best_of_all_strategies(name: str) -> None:
     assert len(chosen) > 1  # memory decides
 
 
+@pytest.mark.slow
 def test_the_search_and_its_neighbours_find_the_best_of_all_schedules() -> None:
     """Machines of one device, joined by a slow network: pipelines, whose other schedules are not composed."""
     name = "h100-sxm:1x4"

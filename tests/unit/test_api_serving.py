@@ -70,6 +70,7 @@ def test_replicas_follow_the_rate():
         assert latency.p50.low <= latency.p50.value <= latency.p50.high
 
 
+@pytest.mark.slow
 def test_tighter_limits_take_more_instances():
     loose = serve_plan(job(), on="l4", rate="50/s", slo="ttft=2s").rows[0]
     tight = serve_plan(job(), on="l4", rate="50/s", slo="ttft=60ms").rows[0]
@@ -173,6 +174,7 @@ def test_a_share_of_more_than_all_is_named():
         serve_plan("gpt2", on="l4", rate="5/s", slo="ttft=1s,share=1.2")
 
 
+@pytest.mark.slow
 def test_devices_that_nobody_rents_out_are_named():
     planned = serve_plan("gpt2", on=["l4", "l4:3"], rate="5/s")
     (note,) = [note for note in planned.assumptions if "no offer" in note]

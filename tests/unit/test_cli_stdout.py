@@ -65,7 +65,10 @@ def process(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="calls the C library of POSIX")
-@pytest.mark.parametrize("arguments", [(*TRAIN, "--loader-workers", "1"), ("forecast", "talks.py:job", "--on", "t4")])
+@pytest.mark.parametrize(
+    "arguments",
+    [(*TRAIN, "--loader-workers", "1"), pytest.param(("forecast", "talks.py:job", "--on", "t4"), marks=pytest.mark.slow)],
+)
 def test_stdout_is_json_alone(arguments: tuple[str, ...]):
     done = process(*arguments, "--json")
     assert done.returncode == 0, done.stderr
@@ -109,6 +112,7 @@ def test_help_is_on_stdout_all_the_same():
     assert CliRunner().invoke(main, ["train", "--json", "--help"]).stdout.startswith("Usage:")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no such device")
 def test_the_log_goes_to_a_pipe(folder: Path):
     """Into the pipe and, to be read again, into the run's folder."""

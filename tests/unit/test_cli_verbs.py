@@ -241,7 +241,7 @@ def test_caveats_stand_under_the_table():
 
 
 def test_nothing_inside_names_the_cheapest_the_fastest_and_a_way_that_works(tmp_path: Path):
-    wanted = ("plan", JOB, "--samples", "1T", "--budget", "5", "--deadline", "1h", "-o", "out.toml")
+    wanted = ("plan", JOB, "--samples", "1T", "--budget", "5", "--deadline", "1h", "--on", "t4,l4,h100-sxm", "-o", "out.toml")
     result = run(*wanted)
     assert result.exit_code == 2
     assert "inside a budget of $5.00 and a deadline of 1 h: every plan takes longer. The cheapest is" in result.stderr
@@ -251,7 +251,7 @@ def test_nothing_inside_names_the_cheapest_the_fastest_and_a_way_that_works(tmp_
     assert actual["cheapest"]["usd"] <= actual["fastest"]["usd"]
     assert not list(tmp_path.iterdir())
     # without a deadline, free tiers that would take decades are out too: the message says so, and no budget of $0
-    year = run("plan", JOB, "--samples", "1e15", "--budget", "5")
+    year = run("plan", JOB, "--samples", "1e15", "--budget", "5", "--on", "t4")
     assert "inside a budget of $5.00 and a year" in year.stderr
     assert "$0.00: --budget" not in year.stderr
 
@@ -443,7 +443,7 @@ def test_a_forward_pass_refuses_what_only_training_does(flags: tuple[str, str]):
 
 
 def test_compile_is_taken_and_said_to_be_priced_as_eager():
-    result = run("forecast", "gpt2", "--on", "rtx-4090", "--compile", "--json")
+    result = run("forecast", "tabular-mlp", "--on", "rtx-4090", "--compile", "--json")
     assert json.loads(result.stdout)["strategy"]["compile"] is True
     assert any("torch.compile" in warning for warning in json.loads(result.stdout)["warnings"])
 

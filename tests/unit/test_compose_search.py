@@ -79,6 +79,7 @@ def test_few_are_the_first_of_many(result: ComposedSearch) -> None:
     assert searched(keep=2).best == result.best[:2]
 
 
+@pytest.mark.slow
 def test_more_memory_never_makes_the_optimum_worse(result: ComposedSearch) -> None:
     assert CLUSTER.capacity_bytes is not None
     optimum = np.inf
@@ -92,6 +93,7 @@ def test_more_memory_never_makes_the_optimum_worse(result: ComposedSearch) -> No
         optimum, fitting = step_s, other.fitting
 
 
+@pytest.mark.slow
 def test_more_bandwidth_never_makes_the_optimum_worse(result: ComposedSearch) -> None:
     between = CLUSTER.between
     assert between is not None

@@ -44,6 +44,7 @@ MESHES = [
     (Mesh(tp=2, dp_replicate=32), {}),
     (Mesh(dp_replicate=64), {}),
 ]
+SLOW_MESHES = [MESHES[1], MESHES[3], MESHES[7]]
 
 
 def strategies(steps: MeshSteps) -> Iterator[tuple[int, int, Strategy]]:
@@ -99,7 +100,11 @@ def check_against_forecasts(
     assert checked >= 2
 
 
-@pytest.mark.parametrize(("mesh", "settings"), MESHES, ids=str)
+@pytest.mark.parametrize(
+    ("mesh", "settings"),
+    [pytest.param(*case, marks=pytest.mark.slow) if case in SLOW_MESHES else case for case in MESHES],
+    ids=str,
+)
 def test_composed_steps_take_and_need_as_much_as_each_alone(
     priced: tuple[BlockTable, StepPricer], mesh: Mesh, settings: dict[str, object]
 ) -> None:

@@ -53,7 +53,13 @@ def check(name: str, strategy: Strategy, on: str, cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "precision", "channels_last"), list(product(["infer", "train"], ["amp-fp16", "fp32"], [False, True]))
+    ("mode", "precision", "channels_last"),
+    [
+        *product(["infer"], ["amp-fp16", "fp32"], [False, True]),
+        ("train", "fp32", False),
+        pytest.param("train", "fp32", True, marks=pytest.mark.slow),
+        *(pytest.param("train", "amp-fp16", channels_last, marks=pytest.mark.slow) for channels_last in (False, True)),
+    ],
 )
 def test_a_vision_model_takes_as_long_as_the_page_scores(
     mode: str, precision: str, channels_last: bool, tmp_path: Path
@@ -62,7 +68,9 @@ def test_a_vision_model_takes_as_long_as_the_page_scores(
     check("timm:resnet18", strategy, "rtx-3090", tmp_path)
 
 
-@pytest.mark.parametrize(("mode", "channels_last"), [("infer", False), ("infer", True), ("train", True)])
+@pytest.mark.parametrize(
+    ("mode", "channels_last"), [("infer", False), ("infer", True), pytest.param("train", True, marks=pytest.mark.slow)]
+)
 def test_a_compiled_vision_model_takes_as_long_as_the_page_scores(mode: str, channels_last: bool, tmp_path: Path) -> None:
     strategy = Strategy("amp-fp16", micro_batch=32, mode=mode, channels_last=channels_last, compile=True)
     check("timm:resnet18", strategy, "rtx-3090", tmp_path)
@@ -72,11 +80,11 @@ def test_a_compiled_vision_model_takes_as_long_as_the_page_scores(mode: str, cha
     ("name", "mode", "precision", "compiled"),
     [
         ("gpt2", "infer", "amp-fp16", False),
-        ("gpt2", "train", "amp-fp16", False),
+        pytest.param("gpt2", "train", "amp-fp16", False, marks=pytest.mark.slow),
         ("gpt2", "train", "fp32", False),
-        ("bert-base", "train", "amp-bf16", False),
+        pytest.param("bert-base", "train", "amp-bf16", False, marks=pytest.mark.slow),
         ("gpt2", "infer", "fp32", True),
-        ("gpt2", "train", "amp-bf16", True),
+        pytest.param("gpt2", "train", "amp-bf16", True, marks=pytest.mark.slow),
     ],
 )
 def test_a_language_model_takes_as_long_as_the_page_scores(
@@ -85,6 +93,7 @@ def test_a_language_model_takes_as_long_as_the_page_scores(
     check(name, Strategy(precision, micro_batch=4, mode=mode, compile=compiled), "a100-80gb-sxm", tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_of_the_documentation_takes_as_long_as_the_page_scores(tmp_path: Path) -> None:
     check("resnet50", Strategy("amp-fp16", micro_batch=256, channels_last=True), "a100-80gb-sxm", tmp_path)
 
@@ -127,6 +136,7 @@ def test_on_a_cpu_nothing_is_uploaded() -> None:
     assert not record(job, Strategy(micro_batch=2, channels_last=True), target="cpu").uploads.any()
 
 
+@pytest.mark.slow
 def test_training_measured_on_an_mi250_is_that_of_one_die(tmp_path: Path) -> None:
     """The model of the row itself (sitar-lab/NeuSight: eager attention, no update of parameters, PyTorch 2.1 on "AMD Instinct
     MI250", which is one of its two dies); the whole module would take half the time. No fit has seen a row of this chip."""

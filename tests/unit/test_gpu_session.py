@@ -105,6 +105,7 @@ def test_memory_with_a_row_killed_and_the_session_killed_in_another(tmp_path: Pa
     ] * 2
 
 
+@pytest.mark.slow
 def test_times_are_forecast_first(tmp_path: Path) -> None:
     file = session(2, tmp_path, "--only", "mlp")
     order = [record["row"].partition("/")[0] for record in file.rows()]
@@ -116,6 +117,7 @@ def test_times_are_forecast_first(tmp_path: Path) -> None:
     assert "mlp, fp32, 64 samples" in (tmp_path / "part-2.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_training_is_checked_and_compared(tmp_path: Path) -> None:
     file = session(3, tmp_path)
     outcomes = {record["row"]: (record["outcome"], record["said"]) for record in file.rows()}

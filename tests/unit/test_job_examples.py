@@ -62,6 +62,7 @@ def test_char_gpt_learns():
     assert fingerprint(job) != fingerprint(resolve(f"{EXAMPLES}/char_gpt.py:job"))  # another position table
 
 
+@pytest.mark.slow
 def test_the_text_is_held_out_and_long_enough():
     from importlib import util
 
@@ -108,6 +109,7 @@ def test_a_run_by_hand_as_a_script(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "runs/spirals/model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_the_gan_comes_nearer_to_real_digits():
     pytest.importorskip("sklearn")
     job = resolve(f"{EXAMPLES}/gan.py:job")
@@ -129,6 +131,7 @@ def test_graphs_are_told_apart():
     assert trainer.run().metrics["accuracy"] > 0.5  # a third by guessing
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of peft and what it imports
 @pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
 def test_lora_fine_tunes_what_was_trained(tmp_path, monkeypatch):

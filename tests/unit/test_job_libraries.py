@@ -34,7 +34,7 @@ def without_progress(stderr: str) -> str:
     return "".join(line for line in stderr.splitlines(keepends=True) if not line.startswith("tracing the step of "))
 
 
-@pytest.mark.parametrize("library", ["torchvision.models", "of_models"])
+@pytest.mark.parametrize("library", ["torchvision.models", pytest.param("of_models", marks=pytest.mark.slow)])
 def test_a_broken_torchvision_stops_no_job_that_does_without_its_operators(tmp_path: Path, library: str):
     (tmp_path / "torchvision").mkdir()
     for name, text in BROKEN.items():
@@ -71,6 +71,7 @@ def test_libraries_are_silent_unless_the_user_wants_them(monkeypatch: pytest.Mon
     assert os.environ["TRANSFORMERS_VERBOSITY"] == "info"
 
 
+@pytest.mark.slow
 def test_forecasting_an_adapter_prints_nothing_beside_the_answer(tmp_path: Path):
     if find_spec("peft") is None:
         pytest.skip("peft is absent")

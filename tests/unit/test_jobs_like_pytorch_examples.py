@@ -541,7 +541,14 @@ JOBS = [
 REFUSED_BY_AUTOCAST = {siamese_network, vae, dcgan}
 
 
-@pytest.mark.parametrize("make", JOBS, ids=lambda make: make.__name__)
+SLOW = (time_sequence_prediction, language_translation)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [pytest.param(make, marks=pytest.mark.slow) if make in SLOW else make for make in JOBS],
+    ids=lambda make: make.__name__,
+)
 def test_it_is_forecast_on_a_gpu_and_trained_here(make):
     job = make()
     forecast = gpuwise.forecast(job, on="rtx-4090", micro_batch=SIZE)

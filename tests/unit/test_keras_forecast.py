@@ -36,7 +36,9 @@ def test_any_device(kind: str, device: str) -> None:
     assert forecast.memory.fits is not False
 
 
-@pytest.mark.parametrize(("kind", "error"), [("mlp", 0.001), ("transformer", 0.005), ("cnn", 0.001)])
+@pytest.mark.parametrize(
+    ("kind", "error"), [("mlp", 0.001), pytest.param("transformer", 0.005, marks=pytest.mark.slow), ("cnn", 0.001)]
+)
 def test_the_predicted_peak_is_the_real_one(kind: str, error: float) -> None:
     """Keras's loss leaves small tensors to the collector of cycles, which would come by chance."""
     before = torch.get_float32_matmul_precision()
@@ -113,6 +115,7 @@ def test_what_does_not_fit_is_refused_by_name(strategy: Strategy, reason: str) -
         record(keras_job(blocks, name="blocks"), strategy.but(micro_batch=4))
 
 
+@pytest.mark.slow
 def test_replicas_and_shards_are_forecast() -> None:
     job = keras_job(samples.transformer, name="transformer")
     for mesh in ("dp=2", "dp_shard=2"):

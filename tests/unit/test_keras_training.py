@@ -42,7 +42,7 @@ def train(job: gpuwise.Job, run: Path, *, until: int = STEPS, **settings: object
     return results, trainer
 
 
-@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("kind", ["mlp", "cnn", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_the_losses_are_those_of_train_on_batch(kind: str, tmp_path: Path) -> None:
     keras.utils.set_random_seed(0)
     model, data = getattr(samples, kind)(CASES[kind]()), samples.arrays(kind)
@@ -51,7 +51,9 @@ def test_the_losses_are_those_of_train_on_batch(kind: str, tmp_path: Path) -> No
 
 
 @pytest.mark.filterwarnings("ignore:no forecast to compare with")  # of a CPU without bfloat16 instructions
-@pytest.mark.parametrize(("policy", "precision"), [("mixed_bfloat16", "amp-bf16"), ("bfloat16", "bf16")])
+@pytest.mark.parametrize(
+    ("policy", "precision"), [("mixed_bfloat16", "amp-bf16"), pytest.param("bfloat16", "bf16", marks=pytest.mark.slow)]
+)
 def test_a_policy_casts_as_in_keras(policy: str, precision: str, tmp_path: Path) -> None:
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(policy)
@@ -78,6 +80,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
+@pytest.mark.slow
 def test_recompute_changes_nothing(tmp_path: Path) -> None:
     """The dropout of a recomputed block draws the same numbers, and knows that it trains."""
     keras.utils.set_random_seed(0)

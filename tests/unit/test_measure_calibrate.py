@@ -29,6 +29,7 @@ def kind_of(key: str) -> str:
     return key.partition(".")[0].split("_")[0]
 
 
+@pytest.mark.slow
 def test_networks_that_the_fit_did_not_see_are_forecast(of_cpu):
     assert {name.removesuffix(", fp32, train") for name in of_cpu.errors} == set(NAMES)
     assert max(map(abs, of_cpu.errors.values())) < 0.08
@@ -67,6 +68,7 @@ def test_an_earlier_measurement_of_this_machine_is_not_what_the_fit_starts_from(
     assert [chip.calibration for chip in requests] == [""]
 
 
+@pytest.mark.slow
 def test_the_factors_of_a_gpu_are_found_again():
     result = calibrate(samples("accelerator"), GPU)
     assert not result.entries

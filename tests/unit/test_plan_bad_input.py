@@ -40,6 +40,7 @@ def test_the_fastest_plan_is_sought_among_clusters_too():
     assert fastest.hours < cheapest.hours / 4
 
 
+@pytest.mark.slow
 def test_a_job_too_large_for_the_named_machines_is_sent_to_more_of_others():
     with pytest.raises(gpuwise.GpuwiseError) as caught:
         gpuwise.plan("llama3-405b", tokens="1B", on="rtx-4090:8")

@@ -44,6 +44,7 @@ def test_a_smaller_state_is_tried_only_where_it_is_allowed() -> None:
     assert list(used(best_strategy.strategy, requested=Strategy(), precision=None, global_batch=8)) == ["8bit-optimizer"]
 
 
+@pytest.mark.slow
 def test_more_permissions_never_give_a_slower_step() -> None:
     small = StrategySearch(StepPricer(source_of("gpt2").traces()))
     slowest = None

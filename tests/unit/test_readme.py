@@ -23,6 +23,19 @@ KERAS = ["plan", "keras:examples/keras_digits.py:model", "--samples", "1M", "--o
 SLOW = ("gpuwise record", "gpuwise measure", "gpuwise validate --suite")
 
 
+HALF_A_MINUTE = (
+    "gpuwise validate gpt2 --micro-batch 2",
+    "gpuwise validate examples/char_gpt.py:job",
+    "gpuwise train examples/char_gpt.py:job",
+)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the commands of a page keep for the next one, as on a user's machine."""
+    return tmp_path_factory.mktemp("kept")
+
+
 def commands() -> list[str]:
     """Lines that start with gpuwise, without the comment behind them."""
     results = []
@@ -60,10 +73,20 @@ def test_what_a_page_links_to_is_there(page: Path, target: str) -> None:
     assert (page.parent / target).exists()
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if not is_slow(c)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.slow) if command.startswith(HALF_A_MINUTE) else command
+        for command in commands()
+        if not is_slow(command)
+    ],
+)
 def test_a_documented_command_runs(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    command: str, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("GPUWISE_NO_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(kept / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(kept / "state"))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command)[1:]

@@ -97,7 +97,7 @@ def test_devices_without_bf16_serve_in_fp16_unless_bf16_is_named(few_chips):
     assert "left out, since they do not compute in the precision: t4 (bf16)" in named.assumptions
 
 
-@pytest.mark.parametrize("slo", ["ttft=200ms,tpot=4ms", ""])
+@pytest.mark.parametrize("slo", ["ttft=200ms,tpot=4ms", pytest.param("", marks=pytest.mark.slow)])
 def test_users_of_the_whole_catalog_are_those_of_every_device_by_name(few_chips, slo: str):
     question = {"concurrency": 100, "input": 300, "output": 60, "slo": slo}
     whole = serve_plan(job(), **question)
@@ -136,6 +136,7 @@ def test_no_instance_exceeds_its_bound_where_launches_take_longer_than_kernels(d
     assert instance.capacity(load) <= rate_bound(instance, LoadMeans.of(load.at(1.0)), Limits())
 
 
+@pytest.mark.slow
 def test_a_higher_rate_never_costs_less(few_chips):
     plans = [serve_plan(job(), **{**QUESTION, "rate": rate}) for rate in ("3/s", "300/s", "900/s")]
     months = [plan.rows[0].usd_per_month for plan in plans]
@@ -170,6 +171,7 @@ def test_a_budget_marks_rows_and_names_the_nearest():
         serve_plan(job(), on="rtx-4090,h100-sxm", rate="10/s", budget=f"{cheap / 2}")
 
 
+@pytest.mark.slow
 def test_nothing_in_the_catalog_serves_it(few_chips):
     with pytest.raises(UnsupportedError, match="nothing that offers of the catalog sell"):
         serve_plan(job(), rate="1/s", slo="tpot=0.001ms")
@@ -177,6 +179,7 @@ def test_nothing_in_the_catalog_serves_it(few_chips):
         serve_plan(job(), rate="1/s", slo="ttft=0.01ms")
 
 
+@pytest.mark.slow
 def test_on_the_command_line():
     run = CliRunner().invoke(main, ["serve-plan", "gpt2", "--on", "l4", "--rate", "5/s", "--budget", "1"])
     assert run.exit_code == 2
@@ -200,7 +203,9 @@ def test_a_forward_pass_says_that_it_reads():
     assert "gpuwise serve-plan gpt2 --rate 5/s" in " ".join(text.split())
 
 
-@pytest.mark.parametrize("settings", [{"day": "0:1,8:5,20:2", "autoscale": True}, {"spot": True}])
+@pytest.mark.parametrize(
+    "settings", [pytest.param({"day": "0:1,8:5,20:2", "autoscale": True}, marks=pytest.mark.slow), {"spot": True}]
+)
 def test_fleets_that_change_are_chosen_as_every_device_by_name(few_chips, settings):
     question = {**QUESTION, **settings}
     whole = serve_plan(job(), **question)

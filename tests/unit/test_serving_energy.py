@@ -102,6 +102,7 @@ def test_fp8_draws_no_more_than_bf16_for_the_same_work():
     assert watts[0].joules_per_token.value < watts[1].joules_per_token.value
 
 
+@pytest.mark.slow
 def test_an_idle_instance_takes_more_energy_a_token():
     idle, busy = (serve_plan(job(), on="l4", rate=rate).rows[0].energy for rate in ("0.5/s", "60/s"))
     assert idle.joules_per_token.value > busy.joules_per_token.value

@@ -40,8 +40,8 @@ SMALL = {
 # Bytes of the tensors in published files, as llama-bench prints them (lhl/strix-halo-testing, Apache-2.0).
 FILES = [
     (LLAMA_2, "gguf-q4_0", 3_825_065_984),
-    (LLAMA_2, "gguf-q4_k_m", 4_080_263_168),
-    (LLAMA, "gguf-q4_k_m", 4_912_898_304),
+    pytest.param(LLAMA_2, "gguf-q4_k_m", 4_080_263_168, marks=pytest.mark.slow),
+    pytest.param(LLAMA, "gguf-q4_k_m", 4_912_898_304, marks=pytest.mark.slow),
 ]
 
 

@@ -198,6 +198,7 @@ def test_texts():
             HostExperts.of(text, host=None, memory_bytes=None)
 
 
+@pytest.mark.slow
 def test_a_mixture_on_a_card_and_its_host(tmp_path: Path):
     job = f"hf:{folder_of({**MIXTURE, 'num_hidden_layers': 4}, tmp_path / 'model')}"
     rows = []

@@ -17,6 +17,7 @@ def test_a_token_takes_as_long_on_several_cards_as_on_one(job: str):
         assert PUBLISHED[job][device][0] / written_per_s == pytest.approx(1, abs=0.25)
 
 
+@pytest.mark.slow
 def test_several_cards_hold_what_one_does_not():
     plan = serve_plan("llama3-70b", engine="llama.cpp", on="rtx-3090,rtx-3090:2", rate="1/h", input=64, output=64)
     served, fails = sorted(plan.rows, key=lambda row: -row.replicas)

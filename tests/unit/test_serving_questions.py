@@ -129,6 +129,7 @@ class AllLogits(Llama):
         return self.head(self.norm(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [False, True])
 def test_a_head_over_all_tokens_of_a_prompt_counts_once_a_sequence(last: bool):
     """As engines run it: the natural way to write it has the price of the one that slices before the head."""
@@ -188,6 +189,7 @@ def test_slots_of_llama_cpp_hold_the_longest_request():
     assert row.saturation_rate >= 1 / row.alone_latency_s
 
 
+@pytest.mark.slow
 def test_more_users_than_the_cache_holds_do_not_slow_the_others_down():
     """39,000 tokens hold five requests of 7,500: the sixth waits."""
     settings = {"on": "rtx-4090", "input": 7000, "output": 500, "spread": 0}

@@ -57,6 +57,7 @@ def step_of(generation: Generation, *, two_streams_tokens: int) -> EngineStep:
     return EngineStep(generation, cluster, costs=EngineCosts(two_streams_tokens=two_streams_tokens))
 
 
+@pytest.mark.slow
 def test_shared_and_routed_experts_are_those_of_the_model(recorded):
     trace = recorded(True).fused_tokens(8)
     shared, routed = shared_and_routed(trace)

@@ -98,7 +98,7 @@ def test_long_runs_follow_from_short_ones(name: str) -> None:
     assert busy_s == pytest.approx([sum(span.end_s - span.start_s for span in rank) for rank in whole], rel=5e-3)
 
 
-@pytest.mark.parametrize("on", ["here", "h100-sxm:4"])
+@pytest.mark.parametrize("on", [pytest.param("here", marks=pytest.mark.slow), "h100-sxm:4"])
 def test_the_timeline_of_a_pipeline_ends_with_the_forecast_step(on: str) -> None:
     timeline = gpuwise.step_timeline("gpt2", on=on, mesh="pp=4", accumulate=8, micro_batch=1, seq_len=128)
     assert timeline.whole_s == pytest.approx(timeline.forecast.step_time_s.value)

@@ -73,6 +73,7 @@ def test_parts_that_are_rounded_up_on_the_first_rank() -> None:
     check_equal(llama(vocabulary=511), Strategy("bf16", mesh=Mesh(dp_shard=8)))
 
 
+@pytest.mark.slow
 def test_both_degrees_may_vary() -> None:
     check_equal(llama(), Strategy("bf16", mesh=Mesh(dp_shard=8, tp=8), parallelism=LOSS))
 

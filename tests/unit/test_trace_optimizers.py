@@ -27,6 +27,7 @@ ALL = [
     if "bit" not in name or importlib.util.find_spec("torchao")
 ]
 WAYS = [{}, {"optimizer_in_backward": True}, {"keep_gradients": True}, {"offload": "optimizer"}]
+QUICK = [("fp32", {}), ("bf16", {"optimizer_in_backward": True})]
 CASES = [("fp32", way) for way in WAYS] + [(p, way) for p in ("amp-bf16", "bf16") for way in WAYS[:2]]
 LOSS_SHARE_BYTES = 512  # loss / accumulation, which a recording of one micro-batch does not compute
 
@@ -78,7 +79,9 @@ def storages(trace: Trace, category: str) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("precision", "way"), CASES, ids=lambda case: case if isinstance(case, str) else next(iter(case), "plain")
+    ("precision", "way"),
+    [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES],
+    ids=lambda case: case if isinstance(case, str) else next(iter(case), "plain"),
 )
 def test_every_optimizer_composed_is_the_one_recorded(precision: str, way: dict[str, object]) -> None:
     base = record(job(), Strategy(precision=precision, micro_batch=2, optimizer="sgd"))
@@ -157,6 +160,7 @@ def test_fp16_scales_its_gradients_first() -> None:
         assert [row[0] for row in rows(composed)].count(unscaled) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
 def test_clipping_stays_between_its_neighbours(precision: str) -> None:
     """Scaled gradients are clipped between two parts of the update."""
