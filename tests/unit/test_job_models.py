@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
 from gpuwise.job import checked_batch, repeated_blocks  # noqa: E402
 from gpuwise.job.job import meta_model  # noqa: E402
 from gpuwise.job.models.alexnet import AlexNet, AlexNetConfig  # noqa: E402
@@ -112,6 +114,17 @@ def test_parameters_equal_the_published_count(name):
     assert all(p.device.type == "meta" for p in model.parameters())
     assert sum(p.numel() for p in model.parameters()) == PRESETS[name].parameters
     assert len(repeated_blocks(model)) == BLOCKS[name]
+
+
+def test_bert_is_served_without_its_masked_word_head():
+    job, (n, seq, width, hidden, layers) = preset_job("bert-base"), (2, 128, 768, 3072, 12)
+    assert job.forward is not None
+    model, tokens = meta_model(job).eval(), torch.zeros(n, seq, dtype=torch.int64, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        answer = job.forward(model, {"tokens": tokens})
+    assert answer.shape == (n, seq, width)
+    products, attention = 2 * n * seq * (4 * width**2 + 2 * width * hidden), 4 * n * seq**2 * width
+    assert counter.get_total_flops() == layers * (products + attention)
 
 
 def test_every_family_is_trained_here():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from gpuwise.errors import GpuwiseError, JobError, message_of
+from gpuwise.errors import GpuwiseError, JobError, MissingDependencyError, message_of
 from gpuwise.job import Job
 from gpuwise.runtime.health.out_of_memory import MemoryView, explain, is_out_of_memory
 
@@ -27,7 +27,8 @@ def job_failure(
         part: the called function of the job; its line is named if no line of the user's code raised.
         memory: returns the state of memory; called only for an out-of-memory error.
     """
-    line = job_line(error, part)
+    of_machine = isinstance(error, MissingDependencyError)  # no function of the job is at fault for what is not installed
+    line = job_line(error, None if of_machine else part)
     at = f" ({line})" if line else ""
     if isinstance(error, GpuwiseError):
         if not line or error.position:
