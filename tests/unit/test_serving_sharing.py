@@ -14,6 +14,7 @@ from gpuwise.cost.parameters import parameters
 from gpuwise.hardware import load_catalog
 from gpuwise.serving.continuous import serve
 from gpuwise.serving.engine_costs import EngineCosts
+from gpuwise.serving.engines import engine_of
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.low_latency import low_latency_s
 from gpuwise.serving.policy import BatchingPolicy
@@ -142,6 +143,20 @@ def test_linear_attention_keeps_one_state_a_sequence(recorded):
     assert not any("bmm" in name or "baddbmm" in name for name in names)
     shared = generation.shared(Degrees(2, 2))
     assert shared.cache_bytes_per_sequence == generation.cache_bytes_per_sequence // 2
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp"])
+def test_states_that_do_not_grow_take_room_beside_the_cache(recorded, engine: str):
+    """As many requests of the usual length as fit, each with its state; counting tokens alone would let in far more."""
+    generation, usual, capacity = recorded("linear attention"), 100, 8 * 10**9
+    engine_ = engine_of(engine)
+    policy = engine_.policy(generation, capacity_bytes=capacity, outside_bytes=0, longest=usual)
+    logits = min(policy.sequences, engine_.logits or policy.sequences)
+    beside = engine_.beside_bytes(generation, outside_bytes=0, logits=logits)
+    free = int(engine_.memory_share * capacity) - generation.weight_bytes - beside
+    requests = policy.cache_tokens / usual
+    assert requests * generation.cache_bytes(usual) == pytest.approx(free, rel=0.01)
+    assert policy.cache_tokens * generation.cache_bytes_per_token < 0.7 * free
 
 
 # sgl-project/sglang#2904: microseconds of sums on 2, 4 and 8 H100, by bytes.

@@ -170,21 +170,23 @@ class Engine:
         )
 
     def _tokens_in(self, generation: Generation, free_bytes: int, usual: int, batched_tokens: int) -> int:
-        """Tokens whose cache fits. A model whose state does not grow is limited by its sequences alone.
+        """Tokens whose cache fits: those of as many requests of the usual length as fit, each with its state that does not
+        grow. A model without anything that grows is limited by its sequences alone.
 
-        Where layers with a window keep no more than it, and all of a prompt's part while that is read, the tokens are those of
-        as many requests of the usual length as fit.
+        Layers with a window keep no more than it, and all of a prompt's part while that is read.
         """
-        a_token = generation.cache_bytes_per_token
+        a_token, state = generation.cache_bytes_per_token, generation.cache_bytes_per_sequence
         if a_token <= 0:
             return 1 << 40
         if self.window_pool:
             windowed = sum(layer.layers * layer.key_bytes for layer in generation.attention if layer.window is not None)
-            tokens = free_bytes // (a_token - round((1 - self.window_pool) * windowed))
+            of_one = (a_token - round((1 - self.window_pool) * windowed)) * usual
+            tokens = free_bytes * usual // (of_one + state)
         else:
-            of_one = max(generation.cache_bytes(usual) - generation.cache_bytes_per_sequence, 1)
+            of_one = max(generation.cache_bytes(usual) - state, 1)
             while_read = min(1.0, batched_tokens / usual) * (a_token * usual - of_one)
-            tokens = max(int((free_bytes - while_read) * usual // of_one), free_bytes // a_token)
+            whole = free_bytes * usual // (a_token * usual + state)
+            tokens = max(int((free_bytes - while_read) * usual // (of_one + state)), whole)
         return tokens * generation.degrees.attention_dp
 
 
