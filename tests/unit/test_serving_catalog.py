@@ -234,3 +234,23 @@ def test_a_format_without_kernels_on_a_chip_names_the_nearest(few_chips):
     whole = serve_plan(job(), weights="mxfp4", **QUESTION)
     assert "left out, since vllm has no kernels for mxfp4 there: t4" in whole.assumptions
     assert "t4" not in {row.device for row in whole.rows}
+
+
+def test_an_engine_that_does_not_run_on_a_chip_has_no_formats_there_either(few_chips):
+    for chip in ("t4", "tpu-v5e"):
+        with pytest.raises(UnsupportedError, match=f"tensorrt-llm has no kernels for weights in fp8 on {chip}"):
+            serve_plan(job(), on=chip, rate="1/s", engine="tensorrt-llm", weights="fp8")
+    with_format = serve_plan(job(), on="rtx-3090,t4", rate="1/s", engine="tensorrt-llm", weights="int8")
+    assert any("does not run on t4" in words and "--engine vllm runs there" in words for words in with_format.assumptions)
+
+
+def test_a_budget_is_compared_with_what_instances_cost_that_stop_when_idle():
+    idle = {"on": "l4", "rate": "50/day", "scale_to_zero": True, "idle": "10min"}
+    (row,) = serve_plan(job(), **idle).rows
+    assert row.least_usd_per_month == row.running.idle.usd_per_month < row.usd_per_month
+    between = (row.least_usd_per_month + row.usd_per_month) / 2
+    assert not serve_plan(job(), budget=between, **idle).rows[0].over_budget
+    with pytest.raises(NoPlanError, match="the nearest is 1 x l4 for") as error:
+        serve_plan(job(), budget=row.least_usd_per_month / 2, **idle)
+    assert f"${row.least_usd_per_month:.0f} a month" in str(error.value)
+    assert "(--weights)" in error.value.ways_out[1]

@@ -170,24 +170,36 @@ class EngineModel:
         if device.chip.kind == "cpu" and not self.engine.on_cpus:
             raise UnsupportedError(f"iterations of {self.engine.name} on a CPU have no figures yet")
         if self._recorded_in(device.chip) not in precisions_of(device.chip):
-            raise UnsupportedError(f"{device.chip.id} does not compute in {self.precision}", ["leave out --precision"])
+            ways = self._other_precisions(device.chip)
+            raise UnsupportedError(f"{device.chip.id} does not compute in {self.precision}", ways)
         if self.precision_on(device.chip) != self.precision:
             self._in_fp16.add(device.chip.id)
         if device.cluster.capacity_bytes is None and device.chip.kind != "cpu":
             raise UnsupportedError(f"the memory of {device.chip.id} is unknown")
-        if not runs_on(self.engine.name, device.chip):
-            self._elsewhere[device.chip.id] = device.chip
-        elif self.format and not has_kernels(self.engine.name, self.format.name, device.chip):
+        if self.format and not has_kernels(self.engine.name, self.format.name, device.chip):
             nearest = nearest_formats(self.engine.name, self.format.name, device.chip)
             raise UnsupportedError(
                 f"{self.engine.name} has no kernels for weights in {self.format.name} on {device.chip.id}",
                 [*(f"--weights {name}" for name in nearest[:1]), "leave out --weights"],
             )
+        if not runs_on(self.engine.name, device.chip):
+            self._elsewhere[device.chip.id] = device.chip
 
     def _runs_on_others(self) -> Note:
         chips = [chip for _, chip in sorted(self._elsewhere.items())]
-        other = next((name for name in engines() if all(runs_on(name, chip) for chip in chips)), "")
+        other = next((name for name in engines() if all(self._serves(name, chip) for chip in chips)), "")
         return notes.engine_runs_on_others(engine=self.engine.name, chips=", ".join(chip.id for chip in chips), other=other)
+
+    def _other_precisions(self, chip: Chip) -> list[str]:
+        if self.named_precision:
+            return ["leave out --precision"]
+        return [f"--precision {name}" for name in PRECISION_BYTES if name in precisions_of(chip)]
+
+    def _serves(self, engine: str, chip: Chip) -> bool:
+        """Whether another engine runs on a chip, with weights in this format."""
+        if self.format and (engine not in self.format.engines or not has_kernels(engine, self.format.name, chip)):
+            return False
+        return runs_on(engine, chip)
 
     def precision_on(self, chip: Chip) -> str:
         """That of activations on a chip: fp16 where the engine's own is bf16, and the chip does not compute in it."""

@@ -50,24 +50,25 @@ def with_money(
 
 
 def _over(row: ServingRow, budget_usd: float) -> bool:
-    return row.replicas > 0 and not row.is_free and (row.usd_per_month is None or row.usd_per_month > budget_usd)
+    usd = row.least_usd_per_month
+    return row.replicas > 0 and not row.is_free and (usd is None or usd > budget_usd)
 
 
 def _check_budget(forecast: ServingForecast) -> None:
     serving = [row for row in forecast.rows if row.replicas]
     if not all(row.over_budget for row in serving):
         return
-    priced = [row for row in serving if row.usd_per_month is not None]
+    priced = [(usd, row) for row in serving if (usd := row.least_usd_per_month) is not None]
     budget = format_usd(forecast.budget_usd_per_month or 0.0)
     if not priced:
         raise NoPlanError(
             "no device that serves the rate has a price to compare with the budget.",
             ["other devices, or other counts of them: --on", "leave out --budget"],
         )
-    nearest = priced[0]
-    usd = nearest.usd_per_month or 0.0
+    usd, nearest = min(priced, key=lambda each: each[0])
+    bits = "--precision" if nearest.forward is not None else "--weights"
     raise NoPlanError(
         f"nothing serves {forecast.job} at this rate for {budget} a month: the nearest is {nearest.replicas:,} x "
         f"{nearest.device} for {format_usd(usd)} a month.",
-        [f"--budget {-(-usd // 1):.0f}", "a lower rate, looser limits (--slo), or fewer bits (--precision)"],
+        [f"--budget {-(-usd // 1):.0f}", f"a lower rate, looser limits (--slo), or fewer bits ({bits})"],
     )

@@ -89,12 +89,12 @@ def runs_on(engine: str, chip: Chip) -> bool:
 
 
 def has_kernels(engine: str, weights: str, chip: Chip) -> bool:
-    """Whether an engine has kernels for weights in a format on a GPU that it runs on.
+    """Whether an engine has kernels for weights in a format on a chip of the kind that it runs on.
 
     weights: name of the format; "" for the type of the activations.
     """
     range_ = _HAS_KERNELS.get(engine, {}).get(weights)
-    return range_ is None or range_.has(chip)
+    return range_ is None or (chip.kind.startswith("gpu") and range_.has(chip))
 
 
 def nearest_formats(engine: str, weights: str, chip: Chip) -> list[str]:

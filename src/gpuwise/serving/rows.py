@@ -116,6 +116,12 @@ class ServingRow:
         """Dollars a month, all replicas running all the time."""
         return None if self.usd_per_hour is None else self.usd_per_hour * HOURS_A_MONTH
 
+    @property
+    def least_usd_per_month(self) -> float | None:
+        """The same, or with instances that stop when idle where that was looked at and costs less."""
+        idle, usd = self.running.idle, self.usd_per_month
+        return usd if usd is None or idle is None or idle.usd_per_month is None else min(usd, idle.usd_per_month)
+
     def to_dict(self) -> dict[str, object]:
         readable = {
             name: value if not isinstance(value, float) or isfinite(value) else None for name, value in asdict(self).items()
