@@ -12,6 +12,7 @@ from test_trace_family import assert_same
 from torch import Tensor, nn
 from tracing_samples import attention_job, batch_of, class_loss, mlp_job
 
+import gpuwise
 from gpuwise.errors import InputError
 from gpuwise.job import Job
 from gpuwise.job.models.gpt2 import Gpt2, Gpt2Config
@@ -53,6 +54,25 @@ def test_batch_and_sequence_off_the_grid(strategy: Strategy) -> None:
         assert_same(family.at(**sizes), direct)
         assert live_bytes(family.at(**sizes)).peak_bytes == live_bytes(direct).peak_bytes
         assert disagreement(family.at(**sizes), direct) == 0
+
+
+def test_a_compiled_step_has_a_family() -> None:
+    job, strategy = attention_job(), Strategy("amp-bf16", compile=True)
+    family = trace_family(job, strategy)
+    for micro_batch in (3, 48):
+        assert family.covers({"micro_batch": micro_batch})
+        direct = record(job, strategy.but(micro_batch=micro_batch))
+        assert disagreement(family.at(micro_batch=micro_batch), direct) == 0
+
+
+def test_compiled_steps_fit_and_are_planned_at_more_than_one_sample() -> None:
+    job = mlp_job()
+    fits = {compiled: gpuwise.fit(job, on="rtx-4090", compile=compiled).largest_micro_batch for compiled in (False, True)}
+    assert fits[True] >= 0.9 * fits[False] > 1000
+    request = {"samples": "1M", "on": "rtx-4090", "global_batch": 64}
+    plans = [gpuwise.plan(job, compile=compiled, **request).plans[0] for compiled in (False, True)]
+    assert plans[1].strategy.compile
+    assert plans[1].strategy.micro_batch == plans[0].strategy.micro_batch == 64
 
 
 def test_a_job_that_clips_its_gradients_has_a_family() -> None:

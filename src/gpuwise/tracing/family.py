@@ -17,6 +17,7 @@ from gpuwise.tracing.record import record, record_many
 MICRO_BATCH = Axis("micro_batch", start=2, step=1, degree=1)
 
 CHECKED_BATCH = 7  # off every grid
+COMPILED_BATCHES = (8, 128)  # from which on one program may serve all: of small tensors kernels are fused and ordered otherwise
 TOLERANCE = 1e-3  # of the presets, whose sizes make kernels round dimensions up
 
 
@@ -24,13 +25,12 @@ def trace_family(job: Job, strategy: Strategy, *, target: str = "accelerator") -
     """The job's step at any micro-batch; sequence length and image size are those of the job.
 
     Counts are linear in the batch, or quadratic where samples meet each other (a contrastive loss). Where neither is
-    exact, or the program itself changes with the batch, the family holds the strategy's own micro-batch only. That is also so
-    for a compiled step, of which each size is traced and partitioned on its own, which takes seconds.
+    exact, or the program itself changes with the batch, the family holds the strategy's own micro-batch only.
 
     Raises JobError as `record` does.
     """
     if strategy.compile:
-        return family_of_one(record(job, strategy, target=target))
+        return _compiled_family(job, strategy, target)
     first = [*MICRO_BATCH.points, CHECKED_BATCH]
     traces = record_many(job, strategy, first, target=target, once=(CHECKED_BATCH,))
     recorded = dict(zip(first, traces, strict=True))
@@ -45,6 +45,25 @@ def trace_family(job: Job, strategy: Strategy, *, target: str = "accelerator") -
     for degree in (1, 2):
         axis = replace(MICRO_BATCH, degree=degree)
         # Exactly: what is a thousandth of a batch of seven may be all of a batch of seven thousand.
+        family = record_family(at, (axis,), default, check_at=check_at, tolerance=0)
+        if family is not None:
+            return family
+    return family_of_one(at(default))
+
+
+def _compiled_family(job: Job, strategy: Strategy, target: str) -> TraceFamily:
+    """The family of a compiled step. Each recording is a compilation, so it has one of each of few sizes."""
+    recorded: dict[int, Trace] = {}
+
+    def at(sizes: Mapping[str, int]) -> Trace:
+        micro_batch = sizes["micro_batch"]
+        if micro_batch not in recorded:
+            recorded[micro_batch] = record(job, strategy.but(micro_batch=micro_batch), target=target)
+        return recorded[micro_batch]
+
+    default = {"micro_batch": strategy.micro_batch}
+    for start in COMPILED_BATCHES:
+        axis, check_at = replace(MICRO_BATCH, start=start, step=start), {"micro_batch": 4 * start}
         family = record_family(at, (axis,), default, check_at=check_at, tolerance=0)
         if family is not None:
             return family
