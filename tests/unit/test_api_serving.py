@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tests.one_recording import one_recording  # noqa: F401
 
 from gpuwise.api.serving import serve_plan
 from gpuwise.api.serving_limits import parse_limits

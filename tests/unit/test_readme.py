@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.one_recording import one_recording  # noqa: F401
 
 from gpuwise.cli.failure import EXIT_INTERRUPTED
 from gpuwise.cli.main import main

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.one_recording import one_recording  # noqa: F401
 from tests.unit.test_api_serving import job
 
 from gpuwise.api.devices import cheapest_offer

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
-from functools import lru_cache
 
 import pytest
 from click.testing import CliRunner
+from tests.one_recording import one_recording  # noqa: F401
 from tests.unit.test_api_serving import job
 
 from gpuwise.api import engine_model, serving, serving_catalog
@@ -18,33 +18,13 @@ from gpuwise.api.serving import serve_plan
 from gpuwise.cli.main import main
 from gpuwise.errors import NoPlanError, UnsupportedError
 from gpuwise.hardware.catalog import load_catalog
-from gpuwise.job import Job
 from gpuwise.serving.bounds import LoadMeans, SharedIteration, rate_bound, shared_by
 from gpuwise.serving.engines import engine_of
-from gpuwise.serving.generation import Generation
 from gpuwise.serving.instance import LoadShape
 from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.saturation import Limits
-from gpuwise.tracing import generation
-from gpuwise.tracing.generation import record_generation
 
 CHIPS = ("rtx-4090", "h100-80gb-sxm", "l40s", "t4", "rtx-3090", "tpu-v5e")  # no engine has figures of the last
-
-
-@lru_cache
-def recorded(precision: str, target: str) -> Generation:
-    """How the small job generates, recorded once for all tests here."""
-    return record_generation(job(), precision=precision, target=target, longest=4096)
-
-
-@pytest.fixture(autouse=True)
-def one_recording(monkeypatch: pytest.MonkeyPatch):
-    def of(job: Job, *, precision: str, target: str, longest: int | None) -> Generation:
-        if job.name == "small":
-            return recorded(precision, target)
-        return record_generation(job, precision=precision, target=target, longest=longest)
-
-    monkeypatch.setattr(generation, "record_generation", of)
 
 
 @pytest.fixture

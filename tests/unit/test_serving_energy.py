@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.one_recording import one_recording  # noqa: F401
 from tests.unit.test_api_serving import job
 
 from gpuwise.api.serving import serve_plan

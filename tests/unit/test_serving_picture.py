@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.one_recording import one_recording  # noqa: F401
 from tests.unit.test_api_serving import job
 
 from gpuwise.api.serving import serve_plan

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.one_recording import one_recording  # noqa: F401
 from torch import nn
 
 from gpuwise.api.serving import serve_plan

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.one_recording import one_recording  # noqa: F401
 from tests.unit.test_api_serving import job
 
 from gpuwise.api.serving import serve_plan
