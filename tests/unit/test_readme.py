@@ -25,9 +25,13 @@ SLOW = ("gpuwise record", "gpuwise measure", "gpuwise validate --suite")
 
 
 HALF_A_MINUTE = (
-    "gpuwise validate gpt2 --micro-batch 2",
-    "gpuwise validate examples/char_gpt.py:job",
+    "gpuwise plan llama3-70b",
+    "gpuwise record gpt2",
+    "gpuwise serve-plan llama3-70b --engine llama.cpp",
+    "gpuwise serve-plan llama3-8b --engine llama.cpp",
     "gpuwise train examples/char_gpt.py:job",
+    "gpuwise validate examples/char_gpt.py:job",
+    "gpuwise validate gpt2 --micro-batch 2",
 )
 
 
