@@ -20,7 +20,7 @@ from gpuwise.plan.compare import compare
 from gpuwise.plan.fit.fit import fit
 from gpuwise.plan.fit.techniques import techniques
 from gpuwise.plan.fit.types import LEAST_TIME
-from gpuwise.plan.pricing.largest import largest_counted
+from gpuwise.plan.pricing.largest import MOST_MICRO_BATCH, largest_counted
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.strategy import Mesh, Strategy
@@ -348,3 +348,11 @@ def test_offloading_is_priced_over_the_host_link():
     assert sum(longer.breakdown.values()) == pytest.approx(longer.step_time_s.value)
     assert longer.breakdown["offload"] == pytest.approx(one.seconds)
     assert "offloading" in longer.assumptions[-1]
+
+
+def test_where_the_search_ends_before_the_memory_every_technique_reaches_its_end():
+    """An H100 holds 65,536 rows of a small table in every way; fragments of that step are no bound of the memory."""
+    result = api.fit("tabular-mlp", on="h100-sxm", micro_batch=4096)
+    reached = {row.technique: row.largest_micro_batch for row in result.rows if not row.unavailable}
+    assert set(reached.values()) == {MOST_MICRO_BATCH}
+    assert {"as asked", "accumulation of 16 x 256", "sharded over 2 devices"} <= set(reached)

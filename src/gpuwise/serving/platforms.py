@@ -49,8 +49,8 @@ _RUNS_ON: dict[str, GpuRange] = {
 # Formats that the engine has kernels for on some of its GPUs alone; all others run wherever the engine does. An older GPU
 # reads fp8 and fp4 as weights alone where kernels for that exist (Marlin).
 # vLLM: https://docs.vllm.ai/en/latest/features/quantization/ and the pages of fp8 and int8 there
-# TensorRT-LLM: https://nvidia.github.io/TensorRT-LLM/features/quantization.html (hardware support matrix), of int8 and of mxfp4
-#   before Blackwell NVIDIA's https://nvidia.github.io/Model-Optimizer/guides/0_support_matrix.html and its notes on gpt-oss
+# TensorRT-LLM: https://nvidia.github.io/TensorRT-LLM/features/quantization.html (hardware support matrix); mxfp4 on Hopper:
+#   https://nvidia.github.io/TensorRT-LLM/deployment-guide/deployment-guide-for-gpt-oss-on-trtllm.html
 # SGLang: https://docs.sglang.io/advanced_features/quantization.html, of fp8 and mxfp4 its quantization/*.py, get_min_capability
 _FP8_AMD = ("CDNA 3.0", "CDNA 4.0", "RDNA 4.0")
 _HAS_KERNELS: dict[str, dict[str, GpuRange]] = {

@@ -81,6 +81,8 @@ class TechniqueTable:
             return None
         if self.largest is None:
             return int(capacity * _USUAL_SHARE)
+        if self.largest >= MOST_MICRO_BATCH:  # the largest that is tried: nothing shows what fragments take
+            return capacity
         more = self.largest + 1
         if not self.pricer.traces.family(requested).covers({"micro_batch": more}):
             return capacity
