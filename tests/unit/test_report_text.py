@@ -231,7 +231,7 @@ def test_fit_shows_the_largest_micro_batch_and_each_technique():
         FitRow("full recompute", 1, strategy.but(recompute="full"), 40, MEMORY, 3 * GIB, 1.33, "computed again"),
         FitRow("precision bf16", 1, strategy.but(precision="bf16"), unavailable="there is no trace"),
     )
-    fits = FitResult("net", "rtx-4090", 1, 24 * GIB, 8, rows, FORECAST, PEAK, assumption_notes=(some("assumed it"),))
+    fits = FitResult("net", "rtx-4090", 1, 24 * GIB, 8, rows, FORECAST, PEAK, 65_536, assumption_notes=(some("assumed it"),))
     shown = text(fit_report(fits))
     assert "net fits rtx-4090 (24 GiB) up to micro-batch 12" in shown
     full = line(shown, "full recompute")

@@ -159,3 +159,27 @@ def test_disagreement_sees_what_differs() -> None:
     assert disagreement(a, a) == 0
     assert 0 < disagreement(a, b) < 1
     assert disagreement(a, record(attention_job(), Strategy(micro_batch=2))) == np.inf
+
+
+class _Loop(nn.Module):
+    """A pass over each sample by itself, so that the program has as many operations as the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.layer(row).relu() for row in x])
+
+
+def test_a_program_that_changes_with_the_batch_is_recorded_at_each_size() -> None:
+    job = Job(_Loop, lambda n: torch.randn(n, 16), lambda model, x: model(x).square().mean(), name="loop")
+    fits = gpuwise.fit(job, on="rtx-4090")
+    assert fits.largest_micro_batch == fits.largest_tried == 64
+    assert "micro-batch 64, the largest tried" in str(fits)
+    assert any("the program changes with the micro-batch" in words for words in fits.assumptions)
+    plan = gpuwise.plan(job, samples="1M", on="rtx-4090", global_batch=64).plans[0]
+    assert (plan.strategy.micro_batch, plan.strategy.accumulation) == (64, 1)
+    named = gpuwise.fit(job, on="rtx-4090", micro_batch=100)
+    forecast = gpuwise.forecast(job, on="rtx-4090", micro_batch=100, precision=named.rows[0].strategy.precision)
+    assert named.rows[0].memory == forecast.memory

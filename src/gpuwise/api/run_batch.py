@@ -110,7 +110,7 @@ def batch_in_memory(
         family = pricer.traces.family(named)
         if family.header.own_step:
             ladder = [each.but(accumulation=1) for each in ladder]
-        covered = [each for each in ladder if family.covers({"micro_batch": each.micro_batch})]
+        covered = [each for each in ladder if pricer.traces.covers(named, each.micro_batch)]
         cluster = Cluster(chip, memory_bytes=capacity_bytes)
         largest = largest_of(pricer, covered, cluster, memory=pricer.replayed) if covered else None
     except GpuwiseError:

@@ -24,9 +24,11 @@ class StepSource(ABC):
         argument: the JOB argument; "" for a Job object.
         sizes: seq_len and image_size, if the user set them.
         samples_per_epoch: samples in the data set; None (default) where unknown.
+        traces_any_size: whether the step of any micro-batch can be recorded. False by default.
     """
 
     samples_per_epoch: int | None = None
+    traces_any_size = False
 
     def __init__(self, name: str, argument: str, sizes: dict[str, int]):
         self.name, self.argument, self.sizes = name, argument, sizes
@@ -59,6 +61,7 @@ class StepSource(ABC):
             self._traces[target, single] = StepTraces(
                 family,
                 record_step=step if single else None,
+                record_other=step if self.traces_any_size else None,
                 record_ranks=ranks if single else None,
                 sizes=self.sizes,
                 on_cpu=target == "cpu",

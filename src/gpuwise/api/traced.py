@@ -27,6 +27,8 @@ _KEPT_RANKS = 8  # recordings of ranks, from which those with other optimizers a
 class JobSource(StepSource):
     """A Job, traced with PyTorch at each call."""
 
+    traces_any_size = True
+
     def __init__(self, job: Job, argument: str, sizes: dict[str, int]):
         super().__init__(job.name, argument, sizes)
         self.job = job
@@ -109,6 +111,8 @@ class NamedSource(StepSource):
 
     Raises the errors of resolving the argument, at once if the job is not in the cache.
     """
+
+    traces_any_size = True
 
     def __init__(self, argument: str, sizes: dict[str, int]):
         self.argument, self.sizes = argument, sizes

@@ -243,6 +243,15 @@ def memory_not_known() -> str:
     return "the memory of this device is not known, so nothing limits the micro-batch; `--on here` knows it"
 
 
+@kind_of_note(flag="--micro-batch")
+def program_changes_with_batch(*, largest: int) -> str:
+    """Each micro-batch is recorded by itself. largest: the largest that is tried."""
+    return (
+        f"the program changes with the micro-batch, so each is recorded by itself: 1, 2, 4 and so on up to {largest:,} were "
+        "tried; --micro-batch names another"
+    )
+
+
 def of_a_step(notes: Iterable[Note]) -> tuple[Note, ...]:
     """Without those on how much is trained, which change no number of a single step; each once."""
     return tuple(dict.fromkeys(note for note in notes if note.flag != "--samples"))

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from gpuwise.plan.fit.change import FittingChange
 from gpuwise.plan.fit.types import FitResult, FitRow
-from gpuwise.plan.pricing.largest import MOST_MICRO_BATCH
 from gpuwise.report.answer import answer_report
 from gpuwise.report.parts import COUNTED, UNKNOWN, bars, columns, heading, notes, rate
 from gpuwise.units import format_bytes, format_duration
@@ -72,8 +71,8 @@ def _headline(result: FitResult) -> str:
     of = format_bytes(result.capacity_bytes)
     if result.fits:
         most = f"up to micro-batch {result.largest_micro_batch:,}"
-        if result.largest_micro_batch == MOST_MICRO_BATCH:
-            most = f"at micro-batch {MOST_MICRO_BATCH:,}, the largest tried"
+        if result.largest_micro_batch == result.largest_tried:
+            most = f"at micro-batch {result.largest_tried:,}, the largest tried"
         return f"{result.job} fits {device} ({of}) {most}"
     return f"{result.job} DOES NOT FIT {device} ({of}): not even one sample"
 

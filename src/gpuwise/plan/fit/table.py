@@ -84,7 +84,7 @@ class TechniqueTable:
         if self.largest >= MOST_MICRO_BATCH:  # the largest that is tried: nothing shows what fragments take
             return capacity
         more = self.largest + 1
-        if not self.pricer.traces.family(requested).covers({"micro_batch": more}):
+        if not self.pricer.traces.is_of_any_batch(requested):
             return capacity
         return min(capacity, self.pricer.needed_bytes(requested.but(micro_batch=more), self.cluster) - 1)
 

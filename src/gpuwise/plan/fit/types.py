@@ -114,6 +114,7 @@ class FitResult(Printed):
         rows: the requested strategy first, then the techniques, best trade first.
         forecast: forecast at the largest micro-batch; None if not even one sample fits.
         peak: memory peak of the requested strategy at `micro_batch`.
+        largest_tried: the largest micro-batch that the search tries.
         nearest_chips: if the job does not fit, the smallest chips on which it does.
         nearest_techniques: techniques that make it fit on their own.
         nearest_combination: a combination of techniques that makes it fit; None without one.
@@ -130,6 +131,7 @@ class FitResult(Printed):
     rows: tuple[FitRow, ...]
     forecast: Forecast | None
     peak: MemoryPeak
+    largest_tried: int
     nearest_chips: tuple[str, ...] = ()
     nearest_techniques: tuple[str, ...] = ()
     nearest_combination: Combination | None = None

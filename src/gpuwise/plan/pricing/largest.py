@@ -17,7 +17,7 @@ from gpuwise.cost.forecast import MemoryForecast
 from gpuwise.errors import InputError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.pricing.step import StepPricer, has_headroom
-from gpuwise.plan.pricing.traces import NOT_TRACED
+from gpuwise.plan.pricing.traces import NOT_TRACED, RECORDED_BATCHES
 from gpuwise.strategy import Strategy
 from gpuwise.trace.family import MOST_COUNTED
 
@@ -93,8 +93,10 @@ def largest_counted(pricer: StepPricer, strategy: Strategy, cluster: Cluster, *,
     one = pricer.needed_bytes(strategy.but(micro_batch=1), cluster)
     if one > capacity:
         return None
-    if most == 1 or not pricer.traces.family(strategy).covers({"micro_batch": 2}):
-        return 1  # the program depends on the batch: it was recorded for one sample alone
+    if most == 1:
+        return 1
+    if not pricer.traces.is_of_any_batch(strategy):
+        return max(each for each in recorded_batches(pricer, strategy, most=most) if needed(each) <= capacity)
     slope = max(1, needed(2) - one)
     low, high = 1, min(most, 2 + (capacity - one) // slope)
     at_low, at_high = one, needed(high)
@@ -112,6 +114,18 @@ def largest_counted(pricer: StepPricer, strategy: Strategy, cluster: Cluster, *,
     return low
 
 
+def recorded_batches(pricer: StepPricer, strategy: Strategy, *, most: int) -> list[int]:
+    """The micro-batches, at most `most`, that are tried of a program that changes with the batch."""
+    return [each for each in RECORDED_BATCHES if each <= most and pricer.traces.covers(strategy, each)]
+
+
+def largest_tried(pricer: StepPricer, strategy: Strategy) -> int:
+    """The largest micro-batch that searches try, if memory allows it."""
+    if pricer.traces.is_of_any_batch(strategy):
+        return MOST_MICRO_BATCH
+    return recorded_batches(pricer, strategy, most=MOST_MICRO_BATCH)[-1]
+
+
 def largest_micro_batch(
     pricer: StepPricer,
     strategy: Strategy,
@@ -124,6 +138,9 @@ def largest_micro_batch(
     high = largest_counted(pricer, strategy, cluster, most=most)
     if high is None:
         return None
+    if not pricer.traces.is_of_any_batch(strategy):
+        each_of = [strategy.but(micro_batch=each) for each in recorded_batches(pricer, strategy, most=high)]
+        return max((each.micro_batch for each in each_of if pricer.fits(each, cluster, expandable=expandable)), default=None)
 
     def fits(micro_batch: int) -> bool:
         return pricer.fits(strategy.but(micro_batch=micro_batch), cluster, expandable=expandable)

@@ -18,6 +18,10 @@ from gpuwise.trace.update.compose import compose_update
 
 # Errors of an unavailable strategy: it is not recorded, a package is missing, or its techniques exclude each other.
 NOT_TRACED = (UnsupportedError, MissingDependencyError, InputError)
+# Micro-batches that searches try of a program that changes with the batch, where each is a recording of its own; and the
+# positions of a step from which on it takes too long to record.
+RECORDED_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+MOST_POSITIONS = 20_000
 NOT_RECORDED = "takes a tracing of its own: --every-technique does it"
 
 Recording = TypeVar("Recording", Trace, TraceFamily)
@@ -33,6 +37,8 @@ class StepTraces:
         record: returns the family recorded under a variant (Strategy.variant).
         record_step: returns the step recorded under a strategy on one device. `trace` then takes a step from it, which is one
             recording; a family is several. None (default) takes steps from families.
+        record_other: returns the step recorded under a strategy whose micro-batch its family does not cover; None (default)
+            where nothing can be recorded.
         record_ranks: returns the recorded steps of the ranks of a mesh that differ; None (the default, or what it returns)
             composes them.
         sizes: seq_len or image_size, if they differ from the job's own.
@@ -44,12 +50,14 @@ class StepTraces:
         record: Callable[[Strategy], TraceFamily],
         *,
         record_step: Callable[[Strategy], Trace] | None = None,
+        record_other: Callable[[Strategy], Trace] | None = None,
         record_ranks: Callable[[Strategy], tuple[RankStep, ...] | None] | None = None,
         sizes: Mapping[str, int] | None = None,
         on_cpu: bool = False,
     ):
         self.sizes, self.on_cpu = dict(sizes or {}), on_cpu
         self._record, self._record_step, self._record_ranks = record, record_step, record_ranks
+        self._record_other = record_other
         self._recorded_families: dict[Strategy, TraceFamily | GpuwiseError] = {}
         self._families: dict[Strategy, TraceFamily | GpuwiseError] = {}
         self._recorded_steps: dict[Strategy, Trace | GpuwiseError] = {}
@@ -71,6 +79,18 @@ class StepTraces:
             recorded_as(strategy).variant,
             lambda variant: compose_update(self.recorded, variant, on_cpu=self.on_cpu),
         )
+
+    def is_of_any_batch(self, strategy: Strategy) -> bool:
+        """Whether one program serves micro-batches of any size. Raises the errors of `family`."""
+        return self.family(strategy).covers({**self.sizes, "micro_batch": 2})
+
+    def covers(self, strategy: Strategy, micro_batch: int) -> bool:
+        """Whether searches may try a micro-batch: it is known, or quickly recorded. Raises the errors of `family`."""
+        family = self.family(strategy)
+        if family.covers({**self.sizes, "micro_batch": micro_batch}):
+            return True
+        quick = micro_batch in RECORDED_BATCHES and micro_batch * len(family.sequence) <= MOST_POSITIONS
+        return quick and self._record_other is not None
 
     def header(self, precisions: Iterable[str], techniques: Strategy) -> Header:
         """The header of the first available variant, at the requested sizes. Raises the first error if there is none."""
@@ -115,15 +135,17 @@ class StepTraces:
                 raise UnsupportedError(NOT_RECORDED)
             return self.recorded(variant)
 
-        return StepTraces(record, sizes=self.sizes, on_cpu=self.on_cpu)
+        return StepTraces(record, record_other=self._record_other, sizes=self.sizes, on_cpu=self.on_cpu)
 
     def _step(self, strategy: Strategy, parts: int) -> Trace:
         """The step on one device, on sequences divided into so many parts."""
-        record_step = self._record_step
         one_device = strategy.but(mesh=Mesh(), parallelism=Parallelism())
-        if record_step is None or parts > 1:
-            family = self.family(one_device)
-            sizes = dict(self.sizes)
+        record_step = self._record_step if parts == 1 else None
+        if record_step is None:
+            family, sizes = self.family(one_device), dict(self.sizes)
+            if parts == 1 and not family.covers({**sizes, "micro_batch": strategy.micro_batch}):
+                record_step = self._record_other
+        if record_step is None:
             if parts > 1:
                 sizes["seq_len"] = sizes.get("seq_len", family.header.sizes.get("seq_len", 0)) // parts
                 if not family.covers(sizes):

@@ -183,7 +183,7 @@ class StrategySearch:
         each = constraints.global_batch // mesh.data_parallel
         whole = constraints.techniques.but(precision=precision, recompute=recompute, mesh=mesh)
         family, given_sizes = self.pricer.traces.family(whole), self.pricer.traces.sizes
-        covered = [m for m in micro_batches if family.covers({**given_sizes, "micro_batch": m})]
+        covered = [m for m in micro_batches if self.pricer.traces.covers(whole, m)]
         if not covered:
             sizes = ", ".join(f"{name} {value}" for name, value in given_sizes.items())
             raise UnsupportedError(
