@@ -244,12 +244,9 @@ def memory_not_known() -> str:
 
 
 @kind_of_note(flag="--micro-batch")
-def program_changes_with_batch(*, largest: int) -> str:
-    """Each micro-batch is recorded by itself. largest: the largest that is tried."""
-    return (
-        f"the program changes with the micro-batch, so each is recorded by itself: 1, 2, 4 and so on up to {largest:,} were "
-        "tried; --micro-batch names another"
-    )
+def program_changes_with_batch(*, tried: str) -> str:
+    """Each micro-batch is recorded by itself. tried: those that were."""
+    return f"the program changes with the micro-batch, so each is recorded by itself; tried: {tried}"
 
 
 def of_a_step(notes: Iterable[Note]) -> tuple[Note, ...]:

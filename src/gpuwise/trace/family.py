@@ -102,7 +102,7 @@ class TraceFamily:
         if not self.covers(sizes):
             raise InputError(
                 f"{self.header.job} is recorded for {_describe(self)}, not for {sizes}.",
-                ['install PyTorch to trace it at any size: pip install "gpuwise[torch]"'],
+                ['name the job itself where PyTorch is installed, which traces any size: pip install "gpuwise[torch]"'],
             )
         self.header.check_accumulation(accumulation)
         sizes = {**self.header.sizes, **sizes}

@@ -12,7 +12,7 @@ from gpuwise.plan.fit import nearest
 from gpuwise.plan.fit.table import TechniqueTable
 from gpuwise.plan.fit.types import FitResult
 from gpuwise.plan.pricing.data_parallel import with_data_parallel
-from gpuwise.plan.pricing.largest import MOST_MICRO_BATCH, largest_micro_batch, largest_tried
+from gpuwise.plan.pricing.largest import MOST_MICRO_BATCH, largest_micro_batch, recorded_batches
 from gpuwise.plan.pricing.precision import chosen_precision
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.strategy import Strategy
@@ -51,9 +51,10 @@ def fit(
         requested, meshes = with_data_parallel(pricer, requested, cluster)
         assumptions += meshes
     largest = largest_micro_batch(pricer, requested, cluster)
-    tried = largest_tried(pricer, requested)
-    if tried != MOST_MICRO_BATCH:
-        assumptions.append(program_changes_with_batch(largest=tried))
+    each_recorded = not pricer.traces.is_of_any_batch(requested)
+    tried = recorded_batches(pricer, requested, most=MOST_MICRO_BATCH) if each_recorded else [MOST_MICRO_BATCH]
+    if each_recorded:
+        assumptions.append(program_changes_with_batch(tried=", ".join(map(str, tried))))
     if capacity is None:
         assumptions.append(memory_not_known())
     compared = micro_batch or (largest if capacity is not None else None) or 1
@@ -72,7 +73,7 @@ def fit(
         tuple(rows),
         at_largest,
         table.peak,
-        largest_tried=tried,
+        largest_tried=max(tried, default=1),
         assumption_notes=(*table.header.assumption_notes, *assumptions),
     )
     return result if largest is not None else _with_ways_out(result, table)

@@ -119,13 +119,6 @@ def recorded_batches(pricer: StepPricer, strategy: Strategy, *, most: int) -> li
     return [each for each in RECORDED_BATCHES if each <= most and pricer.traces.covers(strategy, each)]
 
 
-def largest_tried(pricer: StepPricer, strategy: Strategy) -> int:
-    """The largest micro-batch that searches try, if memory allows it."""
-    if pricer.traces.is_of_any_batch(strategy):
-        return MOST_MICRO_BATCH
-    return recorded_batches(pricer, strategy, most=MOST_MICRO_BATCH)[-1]
-
-
 def largest_micro_batch(
     pricer: StepPricer,
     strategy: Strategy,
