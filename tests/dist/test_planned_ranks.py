@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 import gpuwise
 from gpuwise.plan import save_plan
+from gpuwise.runtime.ranks.start import start_ranks
 
 
 def train(folder: Path, *flags: str, job: str = "small.py:job") -> subprocess.CompletedProcess[str]:
@@ -54,6 +55,13 @@ def test_the_ranks_of_a_plan_are_started_and_export_one_model(planned: gpuwise.P
     )
 
 
+def test_the_threads_of_ranks_are_theirs_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = dict(os.environ)
+    assert start_ranks(["-c", "import os; assert os.environ['OMP_NUM_THREADS'] == '3'"], ranks=2, threads=3) == 0
+    assert dict(os.environ) == before
+
+
 def test_a_plan_for_devices_that_are_not_here_starts_nothing(planned: gpuwise.Plan, tmp_path: Path):
     eight = planned.strategy.but(mesh=gpuwise.Mesh(dp_shard=8), micro_batch=2, accumulation=1)
     save_plan(replace(planned, strategy=eight, device="h100-80gb-sxm", count=8), tmp_path / "plan.toml")
@@ -63,7 +71,6 @@ def test_a_plan_for_devices_that_are_not_here_starts_nothing(planned: gpuwise.Pl
     assert "gpuwise plan small.py:job" in ended.stderr or "--on here" in ended.stderr
 
 
-@pytest.mark.slow
 def test_the_forecast_beside_the_steps_is_of_a_recorded_rank(tmp_path: Path):
     """Context parallelism cannot be composed from a recording of one length. Rank 0 records before ranks are connected."""
     examples = Path(__file__).parents[2] / "examples"
@@ -74,7 +81,6 @@ def test_the_forecast_beside_the_steps_is_of_a_recorded_rank(tmp_path: Path):
     assert "no forecast" not in ended.stderr
 
 
-@pytest.mark.slow
 def test_weights_that_no_rank_could_export_are_not_trained(planned: gpuwise.Plan, tmp_path: Path):
     ended = train(tmp_path, "--mesh", "dp=2", "--micro-batch", "8", "--no-run", "--export", "weights.safetensors")
     assert ended.returncode == 2

@@ -27,7 +27,10 @@ def profile_of(seconds: dict[int, float], *, between_s: float = 0.0) -> PassProf
     return PassProfile(passes, ServerCosts(between_s=between_s), 1.0)
 
 
-def test_the_row_of_this_machine_rests_on_what_was_timed(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("threads", ["", "1"])
+def test_the_row_of_this_machine_rests_on_what_was_timed(monkeypatch: pytest.MonkeyPatch, threads: str):
+    """With the threads that OMP_NUM_THREADS leaves it, too."""
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
     between_s = 0.01
     monkeypatch.setattr(
         serving_forward,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuwise.api.device_names import distinct_devices
-from gpuwise.api.devices import Device, device_of
+from gpuwise.api.devices import Device, device_of, with_threads_of_environment
 from gpuwise.api.forward_catalog import ForwardCatalog, Solved
 from gpuwise.api.forward_passes import MOST, JobPasses, PassSettings
 from gpuwise.api.padded_passes import NamedPasses, PaddedPasses, SampleLengths, sample_lengths
@@ -84,7 +84,7 @@ def forward_plan(
     shape = LoadShape(Lengths(1, 1)) if lengths is None else lengths.shape
     plan = _Plan(catalog, model, shape, limits, rate_per_s, lengths)
     names = [HERE] if on is None else distinct_devices(on, catalog)
-    check_servers_share([device_of(name, catalog) for name in names], model.settings.servers)
+    check_servers_share([plan.device(name) for name in names], model.settings.servers)
     timing = _timed(plan, named.job, names) if requested.get("profile") else None
     if on is None:
         rows, fleets, about = plan.of_catalog()
@@ -130,7 +130,7 @@ def _timed(plan: _Plan, job: Job | None, names: Sequence[str]) -> PlanTiming | N
     check_profiles_here(names, plan.catalog)
     if plan.model.settings.servers != 1:
         raise InputError("--profile times one server, and --servers are several.", ["leave out --servers", "no --profile"])
-    device, untimed = device_of(HERE, plan.catalog), plan.row(HERE)
+    device, untimed = plan.device(HERE), plan.row(HERE)
     plan.remarks.clear()
     if untimed.forward is None:
         return None
@@ -175,9 +175,13 @@ class _Plan:
         rows = [self.row(each.device, kinds.solution(each)) for each in choice.exact[:SHOWN]]
         return [self.row(HERE), *rows], kinds.fleets(choice), kinds.notes(choice)
 
+    def device(self, text: str) -> Device:
+        """A device of the plan; of this machine's CPU what OMP_NUM_THREADS leaves a server."""
+        return with_threads_of_environment(device_of(text, self.catalog))
+
     def row(self, text: str, solved: Solved | None = None) -> ServingRow:
         """The row of a device. solved: its best batches with their rate; None (default) searches for them."""
-        device = device_of(text, self.catalog)
+        device = self.device(text)
         name = device.cluster.name
         try:
             instance, saturation = solved or best_batches(self.model.instances(device), self.load, self.limits)

@@ -9,8 +9,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -59,11 +59,13 @@ def start_ranks(
     Raises OtherRankError with the first failure of a rank.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # one message is left to the words of the ranks
-    os.environ[_HANDLED] = "SIGQUIT"  # the agent would end the ranks at once; ours lets them save
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of the ranks: gloo warns of every peer that has gone
-    os.environ.update(launched_variables())
-    with tempfile.TemporaryDirectory() as folder:
+    variables = {
+        _HANDLED: "SIGQUIT",  # the agent would end the ranks at once; ours lets them save
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # gloo warns of every peer that has gone
+        **launched_variables(),
+    }
+    with _environment(variables), tempfile.TemporaryDirectory() as folder:
         rendezvous = _OneMachine()
         spec = WorkerSpec(
             role="gpuwise",
@@ -81,6 +83,21 @@ def start_ranks(
         agent.note(words)
         raise words.error()
     return _exit_code(result)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """The environment of the ranks. What this process forecasts afterwards does not have their number of threads."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 class _OneMachine(RendezvousHandler):
