@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
-from tracing_samples import attention_job, cnn_job, mlp_job, operators, rows
+from tracing_samples import attention_job, batch_of, class_loss, cnn_job, mlp_job, operators, rows
 
 from gpuwise.errors import JobError
 from gpuwise.job import Job
@@ -24,6 +24,7 @@ from gpuwise.tracing import record, trace_family
 from gpuwise.tracing.compile import graphs as compiled_graphs
 from gpuwise.tracing.compile.fusion import Schedule, schedule
 from gpuwise.tracing.compile.graphs import Graphs
+from gpuwise.tracing.family import disagreement
 
 LLAMA = Job(
     lambda: Llama(LlamaConfig(vocabulary=128, width=64, layers=2, heads=4, kv_heads=2, hidden=192)),
@@ -146,8 +147,24 @@ def test_inference_keeps_nothing() -> None:
     assert assumed_one_graph() in trace.header.assumption_notes
 
 
-def test_a_family_of_a_compiled_step_holds_its_own_micro_batch_only() -> None:
+def test_a_family_of_a_compiled_step_is_what_is_recorded_at_other_sizes() -> None:
     family = trace_family(mlp_job(), COMPILED)
+    for micro_batch in (5, 100):
+        direct = record(mlp_job(), COMPILED.but(micro_batch=micro_batch))
+        assert disagreement(family.at(micro_batch=micro_batch), direct) == 0
+
+
+class Loop(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.layer(row) for row in x])
+
+
+def test_a_compiled_step_whose_program_changes_with_the_batch_has_its_own_micro_batch_only() -> None:
+    family = trace_family(Job(Loop, batch_of(64), class_loss), COMPILED)
     assert family.covers({"micro_batch": 4})
     assert not family.covers({"micro_batch": 5})
 

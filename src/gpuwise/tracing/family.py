@@ -33,14 +33,7 @@ def trace_family(job: Job, strategy: Strategy, *, target: str = "accelerator") -
         return _compiled_family(job, strategy, target)
     first = [*MICRO_BATCH.points, CHECKED_BATCH]
     traces = record_many(job, strategy, first, target=target, once=(CHECKED_BATCH,))
-    recorded = dict(zip(first, traces, strict=True))
-
-    def at(sizes: Mapping[str, int]) -> Trace:
-        micro_batch = sizes["micro_batch"]
-        if micro_batch not in recorded:
-            recorded[micro_batch] = record(job, strategy.but(micro_batch=micro_batch), target=target)
-        return recorded[micro_batch]
-
+    at = _recorder(job, strategy, target, dict(zip(first, traces, strict=True)))
     default, check_at = {"micro_batch": strategy.micro_batch}, {"micro_batch": CHECKED_BATCH}
     for degree in (1, 2):
         axis = replace(MICRO_BATCH, degree=degree)
@@ -53,7 +46,17 @@ def trace_family(job: Job, strategy: Strategy, *, target: str = "accelerator") -
 
 def _compiled_family(job: Job, strategy: Strategy, target: str) -> TraceFamily:
     """The family of a compiled step. Each recording is a compilation, so it has one of each of few sizes."""
-    recorded: dict[int, Trace] = {}
+    at, default = _recorder(job, strategy, target, {}), {"micro_batch": strategy.micro_batch}
+    for start in COMPILED_BATCHES:
+        axis, check_at = replace(MICRO_BATCH, start=start, step=start), {"micro_batch": 4 * start}
+        family = record_family(at, (axis,), default, check_at=check_at, tolerance=0)
+        if family is not None:
+            return family
+    return family_of_one(at(default))
+
+
+def _recorder(job: Job, strategy: Strategy, target: str, recorded: dict[int, Trace]) -> Callable[[Mapping[str, int]], Trace]:
+    """Records the step at a micro-batch, each once. recorded: those that are there, by micro-batch."""
 
     def at(sizes: Mapping[str, int]) -> Trace:
         micro_batch = sizes["micro_batch"]
@@ -61,13 +64,7 @@ def _compiled_family(job: Job, strategy: Strategy, target: str) -> TraceFamily:
             recorded[micro_batch] = record(job, strategy.but(micro_batch=micro_batch), target=target)
         return recorded[micro_batch]
 
-    default = {"micro_batch": strategy.micro_batch}
-    for start in COMPILED_BATCHES:
-        axis, check_at = replace(MICRO_BATCH, start=start, step=start), {"micro_batch": 4 * start}
-        family = record_family(at, (axis,), default, check_at=check_at, tolerance=0)
-        if family is not None:
-            return family
-    return family_of_one(at(default))
+    return at
 
 
 def record_family(
