@@ -61,7 +61,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return fresh_folder(tmp_path, monkeypatch, JOBS)
 
 
-@pytest.mark.slow
 def test_each_rank_is_measured_beside_the_forecast(folder: Path):
     command = ["validate", "jobs.py:fine", "--mesh", "dp=2", "--micro-batch", "8", "--steps", "3"]
     done = CliRunner().invoke(main, [*command, "--json", "--report", "page.md"])

@@ -133,7 +133,6 @@ def test_workers_end_with_a_killed_run():
         time.sleep(0.02)
 
 
-@pytest.mark.slow
 def test_a_run_that_forgets_to_close_ends():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"

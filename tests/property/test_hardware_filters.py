@@ -4,7 +4,6 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +84,6 @@ SECTION = st.builds("{}\n{}\n".format, HEADER, TABLE)
 TEXT = st.lists(SECTION, max_size=3).map("\n".join) | st.text(max_size=40)
 
 
-@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(TEXT)
 def test_a_user_file_is_valid_or_a_file_format_error(text):

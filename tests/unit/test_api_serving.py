@@ -175,7 +175,6 @@ def test_a_share_of_more_than_all_is_named():
         serve_plan("gpt2", on="l4", rate="5/s", slo="ttft=1s,share=1.2")
 
 
-@pytest.mark.slow
 def test_devices_that_nobody_rents_out_are_named():
     planned = serve_plan("gpt2", on=["l4", "l4:3"], rate="5/s")
     (note,) = [note for note in planned.assumptions if "no offer" in note]

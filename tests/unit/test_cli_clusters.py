@@ -68,7 +68,6 @@ def test_a_mesh_of_another_number_of_devices_is_refused():
     assert "names 16" in result.stderr
 
 
-@pytest.mark.slow
 def test_fit_on_machines_shards_what_does_not_fit_as_a_copy():
     result = answer("fit", *JOB, "--on", "h100-sxm:8x4")
     assert result["count"] == 32

@@ -37,7 +37,6 @@ job = Job(lambda: Llama(config), lambda n: next_token_batch(n, vocabulary=512, s
 MESH = ("--mesh", "dp_shard=2,tp=2", "--micro-batch", "2")
 
 
-@pytest.mark.slow
 def test_the_file_of_a_rank_forecasts_as_its_mesh_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "decoder.py").write_text(DECODER)

@@ -112,7 +112,6 @@ def test_help_is_on_stdout_all_the_same():
     assert CliRunner().invoke(main, ["train", "--json", "--help"]).stdout.startswith("Usage:")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no such device")
 def test_the_log_goes_to_a_pipe(folder: Path):
     """Into the pipe and, to be read again, into the run's folder."""

@@ -58,7 +58,6 @@ def test_nothing_is_set_where_it_would_be_too_late(monkeypatch: pytest.MonkeyPat
     assert environment == {"OMP_WAIT_POLICY": "passive"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "variables", "policy"),
     [

@@ -152,7 +152,6 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = gpuwise.nonsense
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [

@@ -242,7 +242,6 @@ def test_a_decoder_without_a_head_is_served_for_its_embeddings(folder):
         assert (job.generate is not None) == generates
 
 
-@pytest.mark.slow
 def test_an_unreachable_hub_is_answered_with_a_local_folder(monkeypatch):
     def unreachable(*args, **kwargs):
         raise OSError("We couldn't connect to the hub.\nCheck your connection.")

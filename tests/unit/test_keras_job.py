@@ -227,7 +227,6 @@ def test_a_model_without_the_prefix_is_told_of_it(tmp_path: Path) -> None:
     assert f"keras:{path}:model" in str(error.value.ways_out)
 
 
-@pytest.mark.slow
 def test_another_backend_is_refused(tmp_path: Path) -> None:
     code = "from gpuwise.job import resolve; resolve('keras:net.py:model')"
     environment = {**os.environ, "KERAS_BACKEND": "jax"}

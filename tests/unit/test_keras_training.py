@@ -80,7 +80,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-@pytest.mark.slow
 def test_recompute_changes_nothing(tmp_path: Path) -> None:
     """The dropout of a recomputed block draws the same numbers, and knows that it trains."""
     keras.utils.set_random_seed(0)

@@ -29,7 +29,6 @@ def forecast(*arguments: str) -> dict:
     return json.loads(result.stdout)
 
 
-@pytest.mark.slow
 def test_collectives_that_were_measured_here_price_the_exchange_of_ranks_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GPUWISE_CONFIG_DIR", str(tmp_path))
     chip = detect_machine(load_catalog()).chip

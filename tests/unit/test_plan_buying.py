@@ -192,7 +192,6 @@ def test_the_flag_goes_alone_and_without_it_a_job_is_needed(tmp_path, capsys):
     assert "JOB" in streams.err
 
 
-@pytest.mark.slow
 def test_developing_on_ones_own_and_running_in_the_cloud_is_compared_with_both(tmp_path):
     path = tmp_path / "jobs.toml"
     develop = '[[job]]\njob = "gpt2"\nname = "develop"\nhours_a_week = 20\non = "rtx-4090"\n'

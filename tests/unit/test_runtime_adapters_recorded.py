@@ -58,7 +58,6 @@ def test_a_run_needs_them_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         program(adapter="lora")
 
 
-@pytest.mark.slow
 def test_a_process_that_has_neither_forecasts_qlora() -> None:
     code = (
         "import sys, warnings\nwarnings.simplefilter('ignore')\n"

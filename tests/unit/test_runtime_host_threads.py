@@ -57,7 +57,6 @@ def test_threads_that_cannot_be_bound_are_told(monkeypatch):
     assert "only Linux" in (bind_threads(1, [0]) or "")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are bound on Linux alone")
 def test_each_thread_but_the_calling_one_is_bound_to_a_core():
     code = """

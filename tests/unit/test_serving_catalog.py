@@ -151,7 +151,6 @@ def test_a_budget_marks_rows_and_names_the_nearest():
         serve_plan(job(), on="rtx-4090,h100-sxm", rate="10/s", budget=f"{cheap / 2}")
 
 
-@pytest.mark.slow
 def test_nothing_in_the_catalog_serves_it(few_chips):
     with pytest.raises(UnsupportedError, match="nothing that offers of the catalog sell"):
         serve_plan(job(), rate="1/s", slo="tpot=0.001ms")

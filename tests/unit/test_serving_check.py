@@ -364,7 +364,6 @@ def hub_folder(tmp_path: Path) -> str:
     return f"hf:{tmp_path}"
 
 
-@pytest.mark.slow
 def test_continuous_batching_of_transformers(hub_folder: str):
     pytest.importorskip("transformers")
     device_module, available = torch.get_device_module, torch.accelerator.is_available

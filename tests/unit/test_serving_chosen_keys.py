@@ -51,7 +51,6 @@ def recorded(config: dict[str, object], folder: Path) -> Generation:
     return record_generation(job, longest=job.context_length)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "own"),
     [({**GLM, "model_type": "glm_moe_dsa"}, 2), ({**DEEPSEEK, "model_type": "deepseek_v32"}, 3)],

@@ -61,7 +61,6 @@ def test_prompts_fill_one_batch_after_the_other():
     assert two == pytest.approx(full)
 
 
-@pytest.mark.slow
 def test_two_machines_hold_half_of_the_layers_each():
     options = {"rate": "1/s", "input": 200, "output": 50}
     one, two = serve_plan(job(), on="h100-80gb-sxm:2,h100-80gb-sxm:2x2", **options).rows

@@ -184,7 +184,6 @@ def test_requests_on_lost_instances():
     assert fleet.retried_per_month == pytest.approx(fleet.lost_per_month * 20 / 11 * 6)
 
 
-@pytest.mark.slow
 def test_a_plan_over_a_day():
     flat = serve_plan(job(), on="rtx-4090", rate="1000/s", slo="ttft=500ms").rows[0]
     busy = serve_plan(job(), on="rtx-4090", rate="1000/s", slo="ttft=500ms", day="0:1,12:3").rows[0]
