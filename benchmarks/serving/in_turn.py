@@ -13,8 +13,8 @@ import argparse
 from benchmarks.serving.page import publish
 from gpuwise.api.devices import device_of
 from gpuwise.api.engine_model import EngineModel
+from gpuwise.api.served_job import served_job
 from gpuwise.hardware import load_catalog
-from gpuwise.job import resolve
 from gpuwise.serving.engines import engine_of
 from gpuwise.serving.formats import format_of
 from gpuwise.serving.instance import LoadShape
@@ -42,7 +42,7 @@ BEGIN, END = "<!-- in turn: python -m benchmarks.serving.in_turn -->", "<!-- end
 
 def forecasts(job: str) -> dict[str, tuple[float, float]]:
     """Written and read tokens a second by device."""
-    model, catalog = EngineModel(resolve(job), engine_of("llama.cpp"), None, format_of("gguf-q4_k_m"), None), load_catalog()
+    model, catalog = EngineModel(served_job(job), engine_of("llama.cpp"), None, format_of("gguf-q4_k_m"), None), load_catalog()
     by_device = {}
     for name in PUBLISHED[job]:
         device = device_of(name, catalog)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuwise.api import cache
+from gpuwise.api import cache_entries
 from gpuwise.api.cache import JobCache, JobFacts
 from gpuwise.cli.main import main
 from gpuwise.errors import UnsupportedError
@@ -26,8 +26,8 @@ ASKED = Strategy()
 
 @pytest.fixture(autouse=True)
 def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv(cache.OFF, raising=False)
-    monkeypatch.setattr(cache, "_STARTED_S", 4e9)  # an edit of a test file while tests run is not what is tested here
+    monkeypatch.delenv(cache_entries.OFF, raising=False)
+    monkeypatch.setattr(cache_entries, "_STARTED_S", 4e9)  # an edit of a test file while tests run is not what is tested here
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "gpuwise" / "traces"
 
@@ -128,7 +128,7 @@ def test_a_damaged_note_is_told_and_made_again(text: str, traces: Path):
 
 def test_a_note_without_end_is_not_read(traces: Path, monkeypatch: pytest.MonkeyPatch):
     kept()
-    monkeypatch.setattr(cache, "LARGEST_NOTE_BYTES", 10)
+    monkeypatch.setattr(cache_entries, "LARGEST_NOTE_BYTES", 10)
     with pytest.warns(UserWarning, match="too large"):
         assert JobCache("a", {}).facts is None
 
@@ -194,7 +194,7 @@ def test_a_cache_that_cannot_be_written_is_told_once(
     else:
         (tmp_path / "gpuwise").write_text("a file where the folder should be")
     entries = JobCache("a", {})
-    with pytest.warns(UserWarning, match=rf"^traces cannot be kept in {traces} \(.*{cache.OFF}=1"):
+    with pytest.warns(UserWarning, match=rf"^traces cannot be kept in {traces} \(.*{cache_entries.OFF}=1"):
         entries.store(family(), FACTS, ASKED, "accelerator")
     for micro_batch in (1, 2):
         entries.store(family(), FACTS, ASKED, "accelerator", micro_batch)  # a warning would be an error here

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from gpuwise.serving.preset_generations import SHIPPED, generation_path, load_preset_generation
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace, TraceFamily
 from gpuwise.trace.presets import DATA, load_preset, preset_path
 from gpuwise.trace.presets.table import PRESETS
 from gpuwise.tracing.family import TOLERANCE, disagreement
-from gpuwise.tracing.presets import recorder_of, variants
+from gpuwise.tracing.presets import record_preset_generation, recorder_of, variants
 
 # Off the grid that was recorded, so that the polynomial is tested too, and small: the sizes do not change the time.
 CHECKED_AT = {"micro_batch": 5, "seq_len": 416, "image_size": 384}
@@ -38,6 +39,33 @@ def test_an_adapted_variant_records_the_same_today(adapter: str) -> None:
     check("llama2-7b", Strategy("amp-bf16", recompute="full", adapter=adapter))
 
 
+QUICK = ("gpt2", "gpt2-medium", "llama2-7b", "llama3-8b")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name, info in PRESETS.items()
+        if info.writes_text
+    ],
+)
+def test_a_preset_writes_text_as_recorded(name: str) -> None:
+    # Another kind of device for each preset, likewise.
+    target, precision = SHIPPED[list(PRESETS).index(name) % len(SHIPPED)]
+    shipped = load_preset_generation(name, target=target, precision=precision)
+    assert shipped is not None
+    live = record_preset_generation(PRESETS[name], target=target, precision=precision)
+    assert (shipped.attention, shipped.weights, shipped.longest) == (live.attention, live.weights, live.longest)
+    assert shipped.cache_bytes_per_token == live.cache_bytes_per_token
+    assert shipped.cache_bytes_per_sequence == live.cache_bytes_per_sequence
+    assert shipped.activation_bytes_per_token == pytest.approx(live.activation_bytes_per_token, rel=TOLERANCE)
+    for part in ("tokens", "head"):
+        a, b = (getattr(each, part).at(micro_batch=5, new_tokens=48) for each in (shipped, live))
+        assert disagreement(a, b) <= TOLERANCE
+        assert paths(a) == paths(b)
+
+
 def check(name: str, strategy: Strategy) -> None:
     info = PRESETS[name]
     shipped = load_preset(
@@ -59,6 +87,8 @@ def test_every_variant_is_shipped_and_no_other(name: str) -> None:
         preset_path(name, precision=s.precision, recompute=s.recompute, mode=s.mode, adapter=s.adapter)
         for s in variants(PRESETS[name])
     }
+    if PRESETS[name].writes_text:
+        expected |= {generation_path(name, target=target, precision=precision) for target, precision in SHIPPED}
     assert set((DATA / name).glob("*")) == expected
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import gpuwise.job
 import gpuwise.tracing
 from gpuwise import api
-from gpuwise.api import cache, cache_folder
+from gpuwise.api import cache_entries, cache_folder
 from gpuwise.api.cache import JobCache, JobFacts
 from gpuwise.api.files_read import FilesRead, state_of
 from gpuwise.api.source import StepSource
@@ -45,8 +46,8 @@ job = Job(lambda: torch.nn.Sequential(torch.nn.Linear(width, hidden), torch.nn.L
 @pytest.fixture(autouse=True)
 def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, switched on."""
-    monkeypatch.delenv(cache.OFF, raising=False)
-    monkeypatch.setattr(cache, "_STARTED_S", 4e9)  # an edit of a test file while tests run is not what is tested here
+    monkeypatch.delenv(cache_entries.OFF, raising=False)
+    monkeypatch.setattr(cache_entries, "_STARTED_S", 4e9)  # an edit of a test file while tests run is not what is tested here
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "gpuwise" / "traces"
 
@@ -164,20 +165,20 @@ def test_a_change_of_any_file_the_job_read_makes_it_stale(changed: str, project:
 
 def test_the_parts_of_gpuwise_that_make_a_recording_exist():
     home = Path(gpuwise.tracing.__file__).parents[1]
-    assert all(list((home / name).rglob("*.py")) for name in cache.RECORDING)
-    assert "notes" in cache.RECORDING  # a trace keeps the notes of its recording
+    assert all(list((home / name).rglob("*.py")) for name in cache_entries.RECORDING)
+    assert "notes" in cache_entries.RECORDING  # a trace keeps the notes of its recording
 
 
 def test_a_job_is_found_by_all_that_was_asked(project: Path, monkeypatch: pytest.MonkeyPatch):
     trace_of(source_of("train.py:job"), Strategy())
     assert not known("train.py:other")
     assert not known(seq_len=8)
-    monkeypatch.setattr(cache, "_environment", lambda: "another version of PyTorch")
+    monkeypatch.setattr(cache_entries, "_environment", lambda recording: "another version of PyTorch")
     assert not known()
 
 
 def test_a_change_of_the_installed_packages_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    look = cache._environment.__wrapped__
+    look = partial(cache_entries._environment.__wrapped__, cache_entries.RECORDING)
     monkeypatch.syspath_prepend(str(tmp_path))
     before = look()
     (tmp_path / "torch-2.13.0.dist-info").mkdir()
@@ -238,7 +239,7 @@ def test_a_refusal_is_kept_too(project: Path, monkeypatch: pytest.MonkeyPatch):
 def test_nothing_is_kept_of_a_job_object_nor_when_switched_off(project: Path, traces: Path, monkeypatch: pytest.MonkeyPatch):
     job = gpuwise.job.resolve("train.py:job")
     source_of(job)(Strategy())
-    monkeypatch.setenv(cache.OFF, "1")
+    monkeypatch.setenv(cache_entries.OFF, "1")
     trace_of(source_of("train.py:job"), Strategy())
     assert not traces.exists()
 

@@ -14,6 +14,7 @@ from tests.unit.test_api_serving import job
 from gpuwise.api import engine_model, serving, serving_catalog
 from gpuwise.api.devices import device_of
 from gpuwise.api.engine_model import EngineModel
+from gpuwise.api.served_job import served
 from gpuwise.api.serving import serve_plan
 from gpuwise.cli.main import main
 from gpuwise.errors import NoPlanError, UnsupportedError
@@ -95,7 +96,7 @@ def test_users_of_the_whole_catalog_are_those_of_every_device_by_name(few_chips,
 def test_no_instance_exceeds_its_bound(device: str, engine: str, slo: Limits):
     load = LoadShape(Lengths(512, 128, input_variation=1.0, output_variation=1.0, longest=4096))
     named = engine_of(engine)
-    model = EngineModel(job(), named, "bf16", None, None)
+    model = EngineModel(served(job()), named, "bf16", None, None)
     several = device_of(device, load_catalog())
     alone = device_of(device.partition(":")[0], load_catalog())
     one = model.instance(alone, shared_by(model.of(alone), several.devices), load)
@@ -110,7 +111,7 @@ def test_no_instance_exceeds_its_bound(device: str, engine: str, slo: Limits):
 def test_no_instance_exceeds_its_bound_where_launches_take_longer_than_kernels(device: str, written: int):
     """Iterations that read prompts then take longest, so the fewer of them the more requests are served."""
     load = LoadShape(Lengths(512, written, input_variation=1.0, output_variation=1.0, longest=4096))
-    model = EngineModel(job(), engine_of("vllm"), None, None, None)
+    model = EngineModel(served(job()), engine_of("vllm"), None, None, None)
     several = device_of(device, load_catalog())
     instance = model.instance(several, model.of(several), load)
     assert instance.capacity(load) <= rate_bound(instance, LoadMeans.of(load.at(1.0)), Limits())

@@ -12,6 +12,7 @@ from tests.unit.test_api_serving import job
 
 from gpuwise.api.devices import device_of
 from gpuwise.api.engine_model import EngineModel
+from gpuwise.api.served_job import served
 from gpuwise.cost.calibration import Calibration, CalibrationFile, calibration
 from gpuwise.cost.kernels.shapes import Shapes
 from gpuwise.cost.kernels.times import class_times
@@ -240,7 +241,7 @@ def test_llamafile_launches_what_a_graph_launches_for_llama_cpp(small: Generatio
 
 def test_engines_bring_attention_of_their_own_to_gpus_before_ampere():
     """PyTorch repeats the keys of shared heads there and multiplies them one by one."""
-    generation = EngineModel(job(), engine_of("vllm"), None, None, None).of(device_of("t4", load_catalog()))
+    generation = EngineModel(served(job()), engine_of("vllm"), None, None, None).of(device_of("t4", load_catalog()))
     assert {layer.dtype for layer in generation.attention} == {"float16"}
     assert not any("bmm" in name or "softmax" in name for name in generation.tokens.operations.name)
 

@@ -11,6 +11,7 @@ from tests.unit.test_api_serving import job
 
 from gpuwise.api.devices import device_of
 from gpuwise.api.drafting import DraftedModel, DraftSettings
+from gpuwise.api.served_job import served
 from gpuwise.api.serving import serve_plan
 from gpuwise.errors import InputError, JobError
 from gpuwise.hardware import load_catalog
@@ -172,7 +173,7 @@ def test_a_draft_takes_time_and_memory():
 
 def test_another_vocabulary_is_refused():
     model = DraftedModel(
-        DraftSettings.of("gpt2", draft_tokens=None, acceptance=None), job(), engine_of("vllm"), "bf16", None, None
+        DraftSettings.of("gpt2", draft_tokens=None, acceptance=None), served(job()), engine_of("vllm"), "bf16", None, None
     )
     device = device_of("l4", load_catalog())
     with pytest.raises(JobError, match="vocabulary"):

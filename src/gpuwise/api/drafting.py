@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuwise.api.devices import Device
 from gpuwise.api.engine_model import EngineModel
-from gpuwise.api.sources import job_of
+from gpuwise.api.served_job import served_job
 from gpuwise.errors import InputError, JobError, UnsupportedError
 from gpuwise.notes import Note
 from gpuwise.notes import serving_modes as notes
@@ -93,11 +93,11 @@ class DraftedModel(EngineModel):
         self._modes: dict[str, Drafted] = {}
         self._draft: EngineModel | None = None
         if settings.own == "mtp":
-            check_predicts(self.job)
+            check_predicts(self.job.live())
         elif settings.own is None and settings.draft != LOOKUP:
             # A draft of llama.cpp has the mix of the model; others take it as it is published, in 16 bits.
             format = self.format if self.engine.name == "llama.cpp" else None
-            self._draft = EngineModel(job_of(settings.draft), self.engine, self.named_precision, format, self.cache)
+            self._draft = EngineModel(served_job(settings.draft), self.engine, self.named_precision, format, self.cache)
 
     @property
     def notes(self) -> tuple[Note, ...]:

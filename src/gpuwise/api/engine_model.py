@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuwise.api.devices import Device
 from gpuwise.api.pipelining import AcrossMachines
+from gpuwise.api.served_job import ServedJob
 from gpuwise.cost.memory.device import outside_bytes
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rates import precisions_of
@@ -28,10 +29,9 @@ from gpuwise.serving.sharing import Degrees, has_experts
 from gpuwise.serving.step_time import EngineStep
 
 if TYPE_CHECKING:
-    from gpuwise.job import Job
     from gpuwise.serving.generation import Generation
 
-    ModelArguments = tuple[Job, Engine, str | None, Format | None, CacheFormat | None]  # of EngineModel
+    ModelArguments = tuple[ServedJob, Engine, str | None, Format | None, CacheFormat | None]  # of EngineModel
 
 EXPERTS = "experts"  # the name that models of Hugging Face and ours give the list of experts
 PRECISION_BYTES = {"fp16": 2, "bf16": 2}
@@ -51,7 +51,7 @@ class EngineModel:
     """
 
     def __init__(
-        self, job: Job, engine: Engine, precision: str | None, format: Format | None, cache: CacheFormat | None
+        self, job: ServedJob, engine: Engine, precision: str | None, format: Format | None, cache: CacheFormat | None
     ) -> None:
         self.job, self.engine, self.format, self.cache = job, engine, format, cache
         self.precision, self.named_precision = precision or engine.precision, precision
@@ -77,7 +77,7 @@ class EngineModel:
 
     def _quantized(self) -> list[Note]:
         """What the job's config says of its weights, where no format is named."""
-        kept = [note for note in self.job.assumptions if isinstance(note, Note) and note.kind == "quantized-config"]
+        kept = [note for note in self.job.assumption_notes if note.kind == "quantized-config"]
         return kept if self.format is None else []
 
     def of(self, device: Device) -> Generation:
@@ -107,16 +107,12 @@ class EngineModel:
 
     def _recording(self, target: str, precision: str) -> Generation:
         """The whole model, recorded once on GPUs: in fp16 it runs the operations of bf16."""
-        from gpuwise.tracing.generation import record_generation
-
         key = target, precision
         if key not in self._recordings:
             if key == ("accelerator", "fp16"):
                 self._recordings[key] = self._recording(target, "bf16").in_fp16()
             else:
-                self._recordings[key] = record_generation(
-                    self.job, precision=precision, target=target, longest=self.job.context_length
-                )
+                self._recordings[key] = self.job.generation(target, precision)
         return self._recordings[key]
 
     def _across(self, device: Device, generation: Generation) -> AcrossMachines:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuwise.api.devices import Device
 from gpuwise.api.forward_passes import DevicePasses, JobPasses, key_of
+from gpuwise.api.served_job import ServedJob
 from gpuwise.api.source import StepSource
 from gpuwise.errors import InputError
 from gpuwise.notes import Note
@@ -19,9 +19,6 @@ from gpuwise.serving.lengths import Lengths
 from gpuwise.serving.padded import PaddedTimes, priced_lengths
 from gpuwise.serving_settings import ServingSettings
 from gpuwise.step_settings import flag_of
-
-if TYPE_CHECKING:
-    from gpuwise.job import Job
 
 SPREAD = 1.0  # standard deviation of lengths over their mean where the user names none, as of text
 MOST_TOKENS = 1_000_000  # of a sample whose model has no longest one
@@ -38,7 +35,7 @@ class NamedPasses:
         source_at: its traces with so many tokens in each sample.
     """
 
-    job: Job | None
+    job: ServedJob | None
     source_at: Callable[[int], StepSource]
 
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.padded_passes import NamedPasses
+from gpuwise.api.served_job import served_job
 from gpuwise.api.serving_forward import forward_plan
 from gpuwise.api.serving_limits import parse_limits
 from gpuwise.api.serving_text import text_plan
-from gpuwise.api.sources import TRACE_SUFFIX, job_of, source_of
+from gpuwise.api.sources import TRACE_SUFFIX, source_of
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.serving.forecast import ServingForecast
 from gpuwise.serving_settings import ServingSettings
@@ -93,8 +94,8 @@ def serve_plan(
     requested = named_settings(settings, ServingSettings)
     limits, sizes = parse_limits(requested.get("slo") or ""), sizes_of(requested)
     catalog = load_catalog().where_servers_stay()
-    resolved = None if isinstance(job, str) and job.endswith(TRACE_SUFFIX) else job_of(job, **sizes)
-    if resolved is None or resolved.generate is None:
-        named = NamedPasses(resolved, lambda tokens: source_of(job, seq_len=tokens, image_size=requested.get("image_size")))
+    served = None if isinstance(job, str) and job.endswith(TRACE_SUFFIX) else served_job(job, **sizes)
+    if served is None or not served.facts.writes_text:
+        named = NamedPasses(served, lambda tokens: source_of(job, seq_len=tokens, image_size=requested.get("image_size")))
         return forward_plan(source_of(job, **sizes), catalog, requested, named=named, limits=limits, rate=rate, on=on)
-    return text_plan(resolved, catalog, requested, limits=limits, rate=rate, on=on)
+    return text_plan(served, catalog, requested, limits=limits, rate=rate, on=on)

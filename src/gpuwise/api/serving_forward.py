@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from gpuwise.api.device_names import distinct_devices
 from gpuwise.api.devices import Device, device_of, with_threads_of_environment
@@ -12,6 +11,7 @@ from gpuwise.api.forward_catalog import ForwardCatalog, Solved
 from gpuwise.api.forward_passes import MOST, JobPasses, PassSettings
 from gpuwise.api.padded_passes import NamedPasses, PaddedPasses, SampleLengths, sample_lengths
 from gpuwise.api.plan_timing import HERE, check_profiles_here, forward_profile
+from gpuwise.api.served_job import ServedJob
 from gpuwise.api.server_parts import check_servers_share, server_part, servers_of, threads_of
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB, SHOWN
 from gpuwise.api.serving_job_kinds import PYTORCH, batch_of, check_answers_in_one_pass, window_s_of
@@ -39,9 +39,6 @@ from gpuwise.serving.windowed import WindowPolicy
 from gpuwise.serving_settings import ServingSettings
 from gpuwise.strategy import Strategy
 from gpuwise.units import format_duration, parse_rate, parse_usd
-
-if TYPE_CHECKING:
-    from gpuwise.job import Job
 
 
 def forward_plan(
@@ -120,7 +117,7 @@ def forward_plan(
     return with_money(forecast, plan.load, fleets, budget_usd=None if budget is None else parse_usd(budget), api=None)
 
 
-def _timed(plan: _Plan, job: Job | None, names: Sequence[str]) -> PlanTiming | None:
+def _timed(plan: _Plan, job: ServedJob | None, names: Sequence[str]) -> PlanTiming | None:
     """Times the passes of this machine, from which its rows are planned afterwards; None where it runs none."""
     if job is None:
         raise InputError(
@@ -138,7 +135,7 @@ def _timed(plan: _Plan, job: Job | None, names: Sequence[str]) -> PlanTiming | N
     profile = plan.model.time(
         device,
         lambda passes: forward_profile(
-            job, passes, device, engine=plan.model.settings.engine, load=load, rate_per_s=plan.rate_per_s
+            job.live(), passes, device, engine=plan.model.settings.engine, load=load, rate_per_s=plan.rate_per_s
         ),
     )
     return PlanTiming(profile, untimed)

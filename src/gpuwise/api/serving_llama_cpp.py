@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuwise.api.devices import Device
 from gpuwise.api.engine_model import ASSUMED_BYTES, EngineModel
+from gpuwise.api.served_job import served
 from gpuwise.api.serving_times import ForecastTimes
 from gpuwise.cost.calibration import calibration
 from gpuwise.cost.memory.device import outside_bytes
@@ -76,7 +77,7 @@ def llama_cpp_server(
     engine = engine_of(ENGINE)
     format = engine.format_of(requested.get("weights"))
     assert format is not None  # llama.cpp always has one
-    model = EngineModel(job, engine, engine.precision, format, None)
+    model = EngineModel(served(job), engine, engine.precision, format, None)
     model.check(device)
     generation = model.of(device)
     weights = stored(generation, format)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gpuwise.api.drafting import DraftedModel, DraftSettings
 from gpuwise.api.engine_model import EngineModel
 from gpuwise.api.host_experts import HostedExperts, HostExperts
 from gpuwise.api.host_layers import HostedModel, HostLayers
+from gpuwise.api.served_job import ServedJob
 from gpuwise.api.serving_catalog import ABOUT_THE_JOB
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.hardware.catalog import Catalog
@@ -16,9 +15,6 @@ from gpuwise.serving.rows import ServingRow
 from gpuwise.serving_settings import ArrivalSettings, ServingSettings
 from gpuwise.step_settings import flag_of, settings_of
 from gpuwise.units import parse_bytes
-
-if TYPE_CHECKING:
-    from gpuwise.job import Job
 
 MODES = ("gpu_layers", "cpu_experts", "draft", "prefill_on")
 _OF = {
@@ -37,7 +33,7 @@ _EXAMPLES = {
 
 
 def engine_model(
-    job: Job, engine: Engine, *, precision: str | None, requested: ServingSettings, catalog: Catalog, named_devices: bool
+    job: ServedJob, engine: Engine, *, precision: str | None, requested: ServingSettings, catalog: Catalog, named_devices: bool
 ) -> EngineModel:
     """The model under an engine.
 

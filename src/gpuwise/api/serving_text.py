@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from gpuwise.api.device_names import distinct_devices
 from gpuwise.api.devices import device_of
 from gpuwise.api.engine_model import EngineModel
 from gpuwise.api.plan_timing import HERE, check_profiles_here, text_profile
+from gpuwise.api.served_job import ServedJob
 from gpuwise.api.serving_apart import ApartPlan
 from gpuwise.api.serving_arrivals import planned_load
 from gpuwise.api.serving_catalog import CatalogAnswer, CatalogInstances, answer_of_catalog
@@ -35,14 +35,11 @@ from gpuwise.serving.saturation import Limits
 from gpuwise.serving_settings import ServingSettings
 from gpuwise.units import parse_usd
 
-if TYPE_CHECKING:
-    from gpuwise.job import Job
-
 ENGINE = "vllm"
 
 
 def text_plan(
-    job: Job,
+    job: ServedJob,
     catalog: Catalog,
     requested: ServingSettings,
     *,
@@ -66,7 +63,7 @@ def text_plan(
     timing: PlanTiming | None = None
     if requested.get("profile"):
         check_profiles_here(names, catalog)
-        profile = text_profile(job, named, requested, load, catalog)
+        profile = text_profile(job.live(), named, requested, load, catalog)
         timing = PlanTiming(profile, _row(HERE, catalog, model, limits, terms))
 
     def row_of_device(text: str, solved: tuple[Instance, float] | None = None) -> ServingRow:

@@ -1,32 +1,29 @@
-"""Traces and families on disk: one npz whose member `header` is JSON. Validated on load; no pickle anywhere."""
+"""Traces and families on disk, and as parts of other files. Validated on load."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import threading
-import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import prod
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
-from gpuwise.atomic import written_whole
 from gpuwise.errors import FileFormatError
-from gpuwise.plain_files import LARGEST_WHOLE, open_regular, parse_json, reason_of
+from gpuwise.plain_files import LARGEST_WHOLE
+from gpuwise.trace.archive import ArchiveHeader, read_archive, write_archive
 from gpuwise.trace.family import Axis, TraceFamily
 from gpuwise.trace.header import Header
 from gpuwise.trace.loading import Loading
 from gpuwise.trace.tables import COLUMNS, NO_GROUP, NO_LAYOUT, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
 
+Read = TypeVar("Read")
 FORMAT = "gpuwise-trace"
 # Since version 2 an assumption is a note, in version 1 it is its sentence. Since version 3 there are streams, waits and groups.
 VERSION = 3
 READABLE = (1, 2, 3)
-LIMIT_BYTES = 2**30  # unpacked; the largest model's trace is a thousandth of this
 _SMALL = {
     "kind": np.int8,
     "operation": np.int32,
@@ -45,9 +42,29 @@ _OF_LOADING = ("size_bytes", "lifetime")
 
 def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
     """Writes a temporary file and renames it, so that the file is complete or absent. Raises FileFormatError on failure."""
+    header, arrays = packed(trace)
+    write_archive(path, {"format": FORMAT, "version": VERSION, **header}, arrays)
+
+
+def load(path: str | os.PathLike[str]) -> Trace | TraceFamily:
+    """Reads a trace or family. Raises FileFormatError if the file is truncated, foreign, newer or inconsistent."""
+    header, arrays = read_archive(path, format=FORMAT, versions=READABLE, what="trace")
+    return checked(path, lambda: unpacked(header, arrays))
+
+
+def checked(path: str | os.PathLike[str], read: Callable[[], Read]) -> Read:
+    """What `read` makes of a file's members. Raises FileFormatError, which names the file, where it raises anything."""
+    try:
+        return read()
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error.what}") from None
+    except Exception as error:  # a damaged header: a missing key, a wrong type, an unknown strategy
+        raise FileFormatError(f"{path}: the trace is damaged ({type(error).__name__}: {error}).") from None
+
+
+def packed(trace: Trace | TraceFamily) -> tuple[dict[str, object], dict[str, np.ndarray]]:
+    """Header and arrays of a trace or family, from which `unpacked` makes it again."""
     header: dict[str, object] = {
-        "format": FORMAT,
-        "version": VERSION,
         "columns": COLUMNS,
         **trace.header.to_dict(),
         "modules": trace.modules,
@@ -55,11 +72,7 @@ def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
         "dtypes": trace.operations.dtype,
         "axes": [asdict(axis) for axis in trace.axes] if isinstance(trace, TraceFamily) else None,
     }
-    arrays = {
-        "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
-        "values": trace.operations.values,
-        "kind": trace.operations.kind,
-    }
+    arrays = {"values": trace.operations.values, "kind": trace.operations.kind}
     arrays |= {name: getattr(trace.sequence, name) for name in ("operation", "phase", "micro_step")}
     arrays |= {name: getattr(trace.storages, name) for name in ("size_bytes", "category", "born", "died")}
     arrays |= {"module": trace.sequence.module, "storage_module": trace.storages.module}
@@ -70,75 +83,11 @@ def save(trace: Trace | TraceFamily, path: str | os.PathLike[str]) -> None:
         arrays |= {f"wait_{name}": getattr(trace.waits, name) for name in _OF_WAITS}
     if len(trace.loading):
         arrays |= {f"loading_{name}": getattr(trace.loading, name) for name in _OF_LOADING}
-    arrays = {name: array.astype(_SMALL.get(name, array.dtype)) for name, array in arrays.items()}
-    try:
-        with written_whole(path) as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise FileFormatError(
-            f"cannot write {path}: {error.strerror or error}.",
-            ["name a folder that exists and can be written to"],
-            reason=str(error.strerror or error),
-        ) from None
+    return header, {name: array.astype(_SMALL.get(name, array.dtype)) for name, array in arrays.items()}
 
 
-def load(path: str | os.PathLike[str]) -> Trace | TraceFamily:
-    """Reads a trace or family. Raises FileFormatError if the file is truncated, foreign, newer or inconsistent."""
-    try:
-        arrays = _members(path)
-        header = parse_json(arrays.pop("header").tobytes())
-    except FileNotFoundError:
-        raise FileFormatError(f"there is no trace file {path}.") from None
-    except Exception as error:  # damage may break the archive, its compression, an array's head or the JSON
-        raise FileFormatError(
-            f"{path} is not a gpuwise trace, or is damaged ({reason_of(error)}).",
-            ["record it again", "check that the copy is complete"],
-        ) from None
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise FileFormatError(f"{path} is not a gpuwise trace.")
-    if header.get("version") not in READABLE:
-        raise FileFormatError(
-            f"{path} is a trace of version {header.get('version')}; this gpuwise reads versions up to {VERSION}.",
-            ["record it again", "upgrade gpuwise"],
-        )
-    try:
-        return _from_parts(header, arrays)
-    except FileFormatError as error:
-        raise FileFormatError(f"{path}: {error.what}") from None
-    except Exception as error:  # a damaged header: a missing key, a wrong type, an unknown strategy
-        raise FileFormatError(f"{path}: the trace is damaged ({type(error).__name__}: {error}).") from None
-
-
-def _members(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The arrays of the archive: whole numbers only, and none larger than what the file holds.
-
-    `np.load` would take the memory an array's head asks for before it looks whether the file has as much.
-    """
-    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-        if sum(member.file_size for member in members) > LIMIT_BYTES:
-            raise ValueError(f"more than {LIMIT_BYTES:,} bytes")
-        return {member.filename.removesuffix(".npy"): _array(archive.read(member)) for member in members}
-
-
-# NumPy reads a head with `ast`, whose recursion count CPython 3.11 keeps for all threads together (python/cpython#106905).
-_READS_HEAD = threading.Lock()
-
-
-def _array(content: bytes) -> np.ndarray:
-    file = io.BytesIO(content)
-    read_head = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    with _READS_HEAD:
-        shape, by_column, dtype = read_head[np.lib.format.read_magic(file)](file)
-    if dtype.kind not in "iu":
-        raise ValueError("a column holds no whole numbers")
-    if len(content) - file.tell() != prod(shape) * dtype.itemsize:
-        raise ValueError("a column is not as long as it says")
-    numbers = np.frombuffer(content, dtype, offset=file.tell())
-    return numbers.reshape(shape, order="F" if by_column else "C").copy()
-
-
-def _from_parts(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace | TraceFamily:
+def unpacked(header: ArchiveHeader, arrays: Mapping[str, np.ndarray]) -> Trace | TraceFamily:
+    """The trace or family of `packed`. Raises FileFormatError, or anything else, where it is inconsistent."""
     apart = {"format", "version", "columns", "modules", "names", "dtypes", "axes"}
     head = _checked_header(Header.from_dict({k: v for k, v in header.items() if k not in apart}))
     if tuple(header["columns"]) != COLUMNS:
@@ -172,7 +121,7 @@ def _from_parts(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace 
     return TraceFamily(head, axes, operations, sequence, storages, modules, waits, loading)
 
 
-def _optional(arrays: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
+def _optional(arrays: Mapping[str, np.ndarray], name: str) -> list[np.ndarray]:
     return [arrays[name]] if name in arrays else []
 
 

@@ -1,4 +1,4 @@
-"""Records the traces that ship with gpuwise. One command: `gpuwise record`."""
+"""Records what ships with gpuwise: steps, and how presets write text. One command: `gpuwise record`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from pathlib import Path
 
 from gpuwise.job import repeated_blocks, resolve
 from gpuwise.job.job import meta_model
+from gpuwise.serving.generation import Generation
+from gpuwise.serving.generation_file import save_generation
+from gpuwise.serving.preset_generations import SHIPPED, generation_path
 from gpuwise.strategy import Strategy
 from gpuwise.trace import Axis, Trace, TraceFamily, save
 from gpuwise.trace.presets import preset_path
 from gpuwise.trace.presets.table import PRESETS, PresetInfo
 from gpuwise.tracing.family import MICRO_BATCH, record_family
+from gpuwise.tracing.generation import record_generation
 from gpuwise.tracing.record import record_many
 
 PRECISIONS = ("fp32", "amp-bf16", "amp-fp16", "bf16")  # tf32 runs the operations of fp32
@@ -103,3 +107,13 @@ def record_presets(
             path.parent.mkdir(parents=True, exist_ok=True)
             save(record_preset(info, strategy), path)
             on_recorded(path)
+        for target, precision in SHIPPED if info.writes_text else ():
+            path = generation_path(info.name, target=target, precision=precision, folder=folder)
+            save_generation(record_preset_generation(info, target=target, precision=precision), path)
+            on_recorded(path)
+
+
+def record_preset_generation(info: PresetInfo, *, target: str, precision: str) -> Generation:
+    """How a preset writes text on one kind of device."""
+    job = resolve(info.name)
+    return record_generation(job, precision=precision, target=target, longest=job.context_length)

@@ -51,6 +51,11 @@ class PresetInfo:
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
 
+    @property
+    def writes_text(self) -> bool:
+        """Whether the model writes text token by token."""
+        return self.architecture in _DECODERS
+
     def check_sizes(self, sizes: Mapping[str, int]) -> None:
         """Raises InputError for a seq_len or image_size that the model cannot take."""
         limits = {
@@ -82,6 +87,7 @@ class PresetInfo:
         return (*guesses, *_OF_ARCHITECTURE.get(self.architecture, ()))
 
 
+_DECODERS = ("gpt2", "llama", "mixtral")
 LONGEST_SEQUENCE = 1_048_576  # beyond any published model: a slip of the keyboard is answered at once
 LARGEST_IMAGE = 16_384
 
