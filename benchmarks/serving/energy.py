@@ -52,7 +52,7 @@ def step_of(device: str, family: str, tp: int, precision: str) -> EngineStep:
     cluster = device_of(f"{DEVICES[device]}:{tp}", load_catalog()).cluster
     generation, name = generation_of(family, tp=tp), FORMATS[precision]
     weights = stored(generation, format_of(name) if name else None)
-    return EngineStep(generation, cluster, costs=engine_of("vllm").costs, weights=weights, most_tokens=1 << 14)
+    return EngineStep(generation, cluster, costs=engine_of("vllm").costs, weights=weights)
 
 
 def forecast(row: pd.Series) -> dict[str, float]:

@@ -86,7 +86,7 @@ def _step(
     generation = generation_on(family, degrees, cache)
     cluster = device_of(f"{DEVICES[device]}:{degrees.devices}", load_catalog()).cluster
     weights = stored(generation, format_of(format) if format else None)
-    step = EngineStep(generation, cluster, weights=weights, costs=engine_of(engine).costs, most_tokens=MOST_TOKENS)
+    step = EngineStep(generation, cluster, weights=weights, costs=engine_of(engine).costs)
     return step, generation, weights
 
 

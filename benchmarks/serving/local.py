@@ -47,7 +47,7 @@ def _step(chip: str, family: str, format: str) -> EngineStep | None:
     weights = stored(generation, format_of(format))
     if cluster.capacity_bytes is not None and weights.bytes > 0.9 * cluster.capacity_bytes:
         return None
-    return EngineStep(generation, cluster, weights=weights, most_tokens=LONGEST_CHUNK + 1)
+    return EngineStep(generation, cluster, weights=weights)
 
 
 def forecast_of(run: LocalRun, costs: EngineCosts) -> tuple[float, float] | None:

@@ -23,7 +23,7 @@ ENGINE, FITTED = "vllm-2023", "A100 SXM 80GB"
 def _step(device: str, family: str, tp: int) -> EngineStep:
     generation = generation_of(family).shared(Degrees(tp=tp, expert_tp=tp))
     cluster = device_of(f"{DEVICES[device]}:{tp}", load_catalog()).cluster
-    return EngineStep(generation, cluster, costs=engine_of(ENGINE).costs, most_tokens=1 << 16)
+    return EngineStep(generation, cluster, costs=engine_of(ENGINE).costs)
 
 
 def phase_rows(reference: Path) -> pd.DataFrame:

@@ -65,7 +65,7 @@ class Run:
 def _step(device: str, family: str, tp: int) -> EngineStep:
     """Seconds of iterations without what the engine adds."""
     cluster = device_of(f"{DEVICES[device]}:{tp}", load_catalog()).cluster
-    return EngineStep(generation_of(family, tp=tp), cluster, most_tokens=1 << 14)
+    return EngineStep(generation_of(family, tp=tp), cluster)
 
 
 def generation_runs(reference: Path) -> Iterator[Run]:

@@ -31,7 +31,7 @@ BEGIN, END = "<!-- speculative: python -m benchmarks.serving.speculative -->", "
 
 def step_of(family: str) -> EngineStep:
     cluster = device_of(DEVICES[DEVICE], load_catalog()).cluster
-    return EngineStep(generation_of(family), cluster, costs=engine_of("vllm-2024").costs, most_tokens=1 << 14)
+    return EngineStep(generation_of(family), cluster, costs=engine_of("vllm-2024").costs)
 
 
 class Runs:

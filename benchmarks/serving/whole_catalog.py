@@ -2,7 +2,8 @@
 
     python -m benchmarks.serving.whole_catalog [--rounds N] [--job JOB] [--rate RATE] [--slo LIMITS]
 
-The model is recorded before: processor seconds are those of bounds, tables and queues, median and range of the rounds.
+How a preset generates is read from its recording: processor seconds are those of bounds, tables and queues, median and range of
+the rounds.
 """
 
 from __future__ import annotations
@@ -10,27 +11,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from gpuwise.api import serving_catalog
 from gpuwise.api.serving import serve_plan
 from gpuwise.serving.choosing import Choice, Contender, choose
-from gpuwise.serving.generation import Generation
-from gpuwise.tracing import generation
-
-
-def recorded_once(record: Callable[..., Generation]) -> Callable[..., Generation]:
-    """A recorder that returns a copy of an earlier recording, without what its tables have kept."""
-    kept: dict[tuple[object, ...], Generation] = {}
-
-    def of(job: object, **settings: object) -> Generation:
-        key = tuple(settings.values())
-        if key not in kept:
-            kept[key] = record(job, **settings)
-        return replace(kept[key])
-
-    return of
+from gpuwise.serving.preset_generations import load_preset_generation
 
 
 def main() -> None:
@@ -46,10 +32,10 @@ def main() -> None:
         choices.append(choose(contenders, rate_per_s=rate_per_s, up_to=up_to, count=count))
         return choices[-1]
 
-    generation.record_generation = recorded_once(generation.record_generation)
     serving_catalog.choose = counted
     taken = []
     for _ in range(options.rounds + 1):
+        load_preset_generation.cache_clear()  # what its tables have kept goes with it
         start = time.process_time()
         result = serve_plan(options.job, rate=options.rate, slo=options.slo, input=800, output=300)
         taken.append(time.process_time() - start)

@@ -75,9 +75,6 @@ class BesideHost(EngineModel):
     def _cache_bytes(self, generation: Generation, cache_tokens: int) -> int:
         return cache_tokens * generation.cache_bytes_per_token + self.engine.sequences * generation.cache_bytes_per_sequence
 
-    def _most_tokens(self) -> int:
-        return self.engine.batched_tokens + self.engine.sequences
-
     def _policy(self, cache_tokens: int) -> BatchingPolicy:
         engine = self.engine
         return BatchingPolicy(

@@ -164,13 +164,8 @@ class DraftedModel(EngineModel):
             weight_bytes=weights.bytes + draft_bytes,
             chip=device.chip.id,
         )
-        most = policy.batched_tokens + policy.sequences * (speculation.draft_tokens + 1)
-        model = EngineStep(generation, device.cluster, costs=engine.costs, weights=weights, most_tokens=most)
-        draft_step = (
-            None
-            if draft is None
-            else EngineStep(draft, device.cluster, costs=engine.costs, weights=draft_weights, most_tokens=most)
-        )
+        model = EngineStep(generation, device.cluster, costs=engine.costs, weights=weights)
+        draft_step = None if draft is None else EngineStep(draft, device.cluster, costs=engine.costs, weights=draft_weights)
         step = SpeculativeStep(model, draft_step, speculation.draft_tokens, expands=engine.name in EXPANDS)
         past = round(load.lengths.input_tokens + load.lengths.output_tokens / 2)
         self._modes[device.cluster.name] = Drafted(

@@ -143,8 +143,7 @@ class EngineModel:
         )
         if self.engine.slots:
             policy = policy.with_slots(rounded_request(load.at(1.0), self.job.context_length))
-        most = policy.batched_tokens + policy.sequences
-        step = EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights, most_tokens=most)
+        step = EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights)
         return self._served_by(step, policy)
 
     def _served_by(self, step: IterationTime, policy: BatchingPolicy) -> Instance:

@@ -131,7 +131,7 @@ class HostedExperts(BesideHost):
         )
 
     def _step(self, device: Device, generation: Generation, weights: StoredWeights) -> EngineStep:
-        return EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights, most_tokens=self._most_tokens())
+        return EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights)
 
 
 def sizes_of(generation: Generation, format: Format | None, shape: ExpertShape, *, cache: int, buffers: int) -> ExpertBytes:

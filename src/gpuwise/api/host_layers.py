@@ -103,7 +103,7 @@ class HostedModel(BesideHost):
 
     def _step(self, device: Device, generation: Generation) -> EngineStep:
         weights = stored(generation, self.format)
-        return EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights, most_tokens=self._most_tokens())
+        return EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights)
 
     def _sizes(self, device: Device, generation: Generation, cache_tokens: int) -> LayerBytes:
         layers = sum(each.layers for each in generation.attention)

@@ -99,7 +99,6 @@ class AcrossMachines:
             self._machine,
             costs=self.engine.costs,
             weights=stored(self.generation, self.format),
-            most_tokens=policy.batched_tokens + policy.sequences,
         )
         stages = self.device.machines
         rounds = PipelinedStep(step, stages, policy.batched_tokens, self.hop)

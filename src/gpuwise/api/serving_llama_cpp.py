@@ -96,9 +96,7 @@ def llama_cpp_server(
             ["a smaller --batch", "shorter requests (--input, --output)"],
         )
     policy = replace(policy, cache_tokens=slots * longest)
-    step = EngineStep(
-        generation, device.cluster, costs=engine.costs, weights=weights, most_tokens=policy.batched_tokens + slots
-    )
+    step = EngineStep(generation, device.cluster, costs=engine.costs, weights=weights)
     forecast = ForecastTimes(
         times := EngineTimes(step, engine.spread),
         Strategy(precision=engine.precision, mode="infer"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 
@@ -17,9 +16,7 @@ from gpuwise.serving.engine_costs import NO_COSTS, EngineCosts
 from gpuwise.serving.formats import StoredWeights, stored
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.kernels import EngineKernels
-
-MOST_READ = 1 << 16  # whole numbers between points whose value a table keeps
-STEPS = 4  # points of a table between a number and its double: times of products rise in steps of tiles
+from gpuwise.serving.step_tables import POINTS, Table, position_of
 
 
 class EngineStep:
@@ -30,7 +27,6 @@ class EngineStep:
         cluster: the devices that run one instance of the model.
         costs: what the engine adds.
         weights: how they are kept; None (default) as they were recorded.
-        most_tokens: most new tokens of an iteration.
 
     The kernels run one after the other: those of each token by their number, the head by the sequences that get a token,
     attention of decoding sequences as one kernel a layer over sequences of equal length, attention of each part of a prompt as
@@ -44,7 +40,6 @@ class EngineStep:
         *,
         costs: EngineCosts = NO_COSTS,
         weights: StoredWeights | None = None,
-        most_tokens: int = 8192,
         parameters: Parameters | None = None,
         calibration: Calibration | None = None,
     ) -> None:
@@ -60,11 +55,9 @@ class EngineStep:
             calibration=calibration or known_calibration(cluster.chip),
         )
         self._host = host_factor(cluster.chip, parameters or shipped_parameters())
-        self._most = most_tokens
-        self._tokens, self._head = _Table(self._tokens_s, most_tokens), _Table(self._head_s, most_tokens)
-        self._states = _Table(self._states_s, most_tokens)
-        self._decoding: dict[tuple[int, int], _Table] = {}
-        self._reading: dict[int, _Table] = {}
+        self._tokens, self._head, self._states = Table(self._tokens_s), Table(self._head_s), Table(self._states_s)
+        self._attention: dict[tuple[int, int], Table] = {}
+        self._decoding: dict[int, tuple[float, float, float, float]] = {}  # by sequences, of iterations that read no prompt
 
     def with_costs(self, costs: EngineCosts) -> EngineStep:
         """The same model and devices under another engine."""
@@ -74,23 +67,35 @@ class EngineStep:
                 self.cluster,
                 costs=costs,
                 weights=self._weights,
-                most_tokens=self._most,
                 parameters=self._parameters,
                 calibration=self._calibration,
             )
         other = copy(self)  # tables are shared: the kernels take as long
-        other.costs = costs
+        other.costs, other._decoding = costs, {}
         return other
 
     def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int) -> float:
         """Seconds of an iteration. Arguments as for IterationTime."""
+        if not chunks and sequences:
+            return self._decodes_s(sequences, past_tokens)
         users = -(-(sequences + len(chunks)) // self.generation.degrees.attention_dp)
         kernels_s = self.head_s(users) + self.layers_s(chunks, sequences, past_tokens)
-        reads = any(
-            tokens > 1 for tokens, _ in chunks
-        )  # a part of one token, as of a prompt read elsewhere, is a decoding step
+        # A part of one token, as of a prompt read elsewhere, is a decoding step.
+        reads = any(tokens > 1 for tokens, _ in chunks)
         prompts_s = self._host * self.costs.prompt_token_s * sum(tokens for tokens, _ in chunks)
         return self.engine_s(users) + prompts_s + max(kernels_s, self.launching_s(reads=reads))
+
+    def _decodes_s(self, sequences: int, past_tokens: int) -> float:
+        """Seconds of an iteration that reads no prompt, as most: all of it but attention depends on the sequences alone."""
+        kept = self._decoding.get(sequences)
+        if kept is None:
+            replicas = self.generation.degrees.attention_dp
+            users = -(-sequences // replicas)
+            others_s = self.head_s(users) + self.layers_s((), sequences, 0, attends=False)
+            ends_s = self.launching_s(reads=False)
+            kept = self._decoding[sequences] = others_s, self.engine_s(users), ends_s, max(1.0, sequences / replicas)
+        others_s, engine_s, launching_s, attending = kept
+        return engine_s + max(others_s + self._decoding_s(attending, past_tokens / sequences, 1), launching_s)
 
     def engine_s(self, users: int) -> float:
         """Seconds that the engine adds to an iteration of so many sequences."""
@@ -109,16 +114,19 @@ class EngineStep:
         """Seconds of the head, of so many tokens that get logits."""
         return self._head(rows)
 
-    def layers_s(self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int, *, new: int = 1) -> float:
+    def layers_s(
+        self, chunks: Sequence[tuple[int, int]], sequences: int, past_tokens: int, *, new: int = 1, attends: bool = True
+    ) -> float:
         """Seconds of everything but the head and what the engine adds. Arguments as for IterationTime.
 
-        new: tokens that each decoding sequence reads; 1 by default.
+        new: tokens that each decoding sequence reads; 1 by default. attends: whether attention of decoding sequences counts.
         """
         replicas = self.generation.degrees.attention_dp
         seconds = self._tokens(-(-(sequences * new + sum(tokens for tokens, _ in chunks)) // replicas))
-        seconds += self._states(-(-(sequences + len(chunks)) // replicas))
-        seconds += self.costs.linear_attention_s * self.generation.linear_layers
-        if sequences:
+        if self.generation.cache_bytes_per_sequence:
+            seconds += self._states(-(-(sequences + len(chunks)) // replicas))
+            seconds += self.costs.linear_attention_s * self.generation.linear_layers
+        if sequences and attends:
             seconds += self._decoding_s(max(1.0, sequences / replicas), past_tokens / sequences, new)
         for tokens, past in chunks:
             seconds += self._reading_s(tokens, past) / replicas
@@ -151,72 +159,23 @@ class EngineStep:
     def _decoding_s(self, sequences: float, past: float, new: int) -> float:
         """Attention of sequences with `new` new tokens and `past` tokens each. Between two numbers of sequences of a table it
         is linear."""
-        low, high, share = _between(sequences)
-        low_s = self._decoding_table(low, new)(past)
-        return low_s if low == high else (1 - share) * low_s + share * self._decoding_table(high, new)(past)
-
-    def _decoding_table(self, sequences: int, new: int) -> _Table:
-        if (sequences, new) not in self._decoding:
-            self._decoding[sequences, new] = _Table(lambda past: self._attention_s(sequences, new, past), 1 << 21)
-        return self._decoding[sequences, new]
+        low, share = position_of(sequences)
+        position = position_of(past)
+        seconds = self._attention_table(POINTS[low], new).at(position)
+        return (1 - share) * seconds + share * self._attention_table(POINTS[low + 1], new).at(position) if share else seconds
 
     def _reading_s(self, new: int, past: int) -> float:
-        low, high, share = _between(new)
-        low_s = self._reading_table(low)(past)
-        return low_s if low == high else (1 - share) * low_s + share * self._reading_table(high)(past)
+        low, share = position_of(new)
+        position = position_of(past)
+        seconds = self._attention_table(1, POINTS[low]).at(position)
+        return (1 - share) * seconds + share * self._attention_table(1, POINTS[low + 1]).at(position) if share else seconds
 
-    def _reading_table(self, new: int) -> _Table:
-        if new not in self._reading:
-            self._reading[new] = _Table(lambda past: self._attention_s(1, new, past), 1 << 21)
-        return self._reading[new]
+    def _attention_table(self, sequences: int, new: int) -> Table:
+        """Attention of so many sequences with `new` new tokens each, by the tokens of each in the cache."""
+        table = self._attention.get((sequences, new))
+        if table is None:
+            table = self._attention[sequences, new] = Table(lambda past: self._attention_s(sequences, new, past))
+        return table
 
     def _attention_s(self, sequences: int, new: int, past: int) -> float:
         return self._kernels.attention_s(self.generation.attention, sequences=sequences, new=new, past=past)
-
-
-class _Table:
-    """A function of a whole number, computed at few numbers and linear in between."""
-
-    def __init__(self, function: Callable[[int], float], most: int) -> None:
-        self._function, self._most = function, most
-        self._values: dict[int, float] = {}
-        self._read: dict[int, float] = {}
-
-    def __call__(self, number: float) -> float:
-        if isinstance(number, int) and number in self._read:
-            return self._read[number]
-        low, high, share = _between(number)
-        low_s = self._at(low)
-        seconds = low_s if low == high else (1 - share) * low_s + share * self._at(high)
-        if isinstance(number, int) and len(self._read) < MOST_READ:
-            self._read[number] = seconds
-        return seconds
-
-    def _at(self, number: int) -> float:
-        if number not in self._values:
-            self._values[number] = self._function(number)
-        return self._values[number]
-
-
-def _points() -> list[int]:
-    """0, 1, 2, ..., and from there on STEPS numbers to each double."""
-    points = [0]
-    value = 1.0
-    while value < 1 << 22:
-        if round(value) > points[-1]:
-            points.append(round(value))
-        value *= 2 ** (1 / STEPS)
-    return points
-
-
-_POINTS = _points()
-
-
-def _between(number: float) -> tuple[int, int, float]:
-    """The points of tables around a number, and how far it is from the first to the second."""
-    i = bisect_right(_POINTS, number) - 1
-    low = _POINTS[i]
-    if low == number:
-        return low, low, 0.0
-    high = _POINTS[i + 1]
-    return low, high, (number - low) / (high - low)
