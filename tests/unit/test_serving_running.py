@@ -221,6 +221,22 @@ def test_spot_machines_that_cost_more_than_others_say_so(on_demand: float | None
     assert ("leave out --spot" in spot_words(fleet)) == cheaper
 
 
+@pytest.mark.parametrize("usd_per_request", [1e-5, 1e-4, 1e-3, 0.1])
+@pytest.mark.parametrize("start_s", [20.0, 300.0])
+def test_break_even_of_an_instance_that_stops(usd_per_request: float, start_s: float):
+    sizes = {"busy_s": 2.0, "idle_s": 60.0, "start_s": start_s}
+    idle = scaled_to_zero([(0.01, 1)], **sizes, usd_per_hour=0.7, always_on_usd_per_hour=0.7)
+    fleet = Fleet("l4", takes=20.0, usd_per_hour=0.7)
+    even, always_on = break_even(fleet, usd_per_request, idle=idle), break_even(fleet, usd_per_request)
+    assert (even is None) == (always_on is None)
+    rates = np.geomspace(1e-6, 20.0, 200)
+    paid = np.array([on_off(float(rate), **sizes).paid for rate in rates])
+    cheaper = 0.7 * paid <= 3600 * usd_per_request * rates
+    assert cheaper.tolist() == [even is not None and rate >= even.from_per_s for rate in rates]
+    if even is not None and always_on is not None:
+        assert even.from_per_s <= always_on.from_per_s
+
+
 def test_stopping_when_idle_and_spot_machines():
     settings = {"on": "l4", "rate": "20/day", "scale_to_zero": True, "idle": "5min", "spot": True}
     result = serve_plan(job(), **settings)

@@ -44,7 +44,10 @@ def with_money(
     if api is not None:
         requests = load.at(forecast.rate_per_s)
         usd = api.usd_per_request(read=float(np.mean(requests.input_tokens)), written=float(np.mean(requests.output_tokens)))
-        rows = [row if row.fleet is None else replace(row, break_even=break_even(row.fleet, usd)) for row in forecast.rows]
+        rows = [
+            row if row.fleet is None else replace(row, break_even=break_even(row.fleet, usd, idle=row.running.idle))
+            for row in forecast.rows
+        ]
         forecast = replace(forecast, rows=tuple(rows), api=api, api_usd_per_month=api_usd_per_month(usd, forecast.rate_per_s))
     return replace(forecast, by_rate=rate_ranges(fleets, up_to=TIMES * forecast.rate_per_s), fleets=tuple(fleets))
 

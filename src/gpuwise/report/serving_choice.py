@@ -89,7 +89,8 @@ def _api_rows(forecast: ServingForecast, served: Sequence[ServingRow]) -> list[t
         else:
             always = even.always_from_per_s
             later = "" if always == even.from_per_s else f", at every rate from {rate_words(always)} on"
-            words = f"cheaper from {rate_words(even.from_per_s)}{later}"
+            low = f"from {rate_words(even.from_per_s)}" if even.from_per_s else "at low rates" if later else "at any rate"
+            words = f"cheaper {low}{later}"
         rows.append((row.device, words))
     return rows
 

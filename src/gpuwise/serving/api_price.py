@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuwise.errors import InputError
 from gpuwise.serving.fleets import HOURS_A_MONTH, Fleet
+from gpuwise.serving.idle import ScaledToZero, cheaper_from_per_s
 from gpuwise.serving.schedule import CONSTANT
 from gpuwise.units import parse_usd
 
@@ -62,19 +63,33 @@ def api_usd_per_month(usd_per_request: float, rate_per_s: float) -> float:
     return usd_per_request * rate_per_s * 3600 * HOURS_A_MONTH
 
 
-def break_even(fleet: Fleet, usd_per_request: float) -> ApiBreakEven | None:
+def break_even(fleet: Fleet, usd_per_request: float, *, idle: ScaledToZero | None = None) -> ApiBreakEven | None:
     """The rates at which a fleet is cheaper than an API; None where it is at no rate.
 
     n instances cost less at rates above n times `one`, and are needed from n - 1 times `fleet.takes` on. The rates between are
     exceptions, which exist for n below takes / (takes - one). Of a fleet whose instances change over the day, or with spare
     ones, each step up to MOST_TAKES times what one instance takes is looked at.
+
+    idle: how a single instance stops when it is idle, which makes it cheaper at low rates; None (default) where it is always
+    on, and of a fleet whose instances change over the day.
     """
     if fleet.schedule is not CONSTANT:
         return _break_even_by_steps(fleet, usd_per_request)
     one = fleet.usd_per_hour / 3600 / usd_per_request  # requests a second whose price at the API is that of an instance
     if one >= fleet.takes:
         return None
-    return ApiBreakEven(one, one * ceil(one / (fleet.takes - one)))
+    needed = ceil(one / (fleet.takes - one))
+    first = one
+    if idle is not None:
+        first = cheaper_from_per_s(
+            usd_per_request,
+            usd_per_hour=fleet.usd_per_hour,
+            highest_per_s=one,
+            busy_s=idle.busy_s,
+            idle_s=idle.idle_s,
+            start_s=idle.start_s,
+        )
+    return ApiBreakEven(first, first if needed == 1 else one * needed)
 
 
 def _break_even_by_steps(fleet: Fleet, usd_per_request: float) -> ApiBreakEven | None:

@@ -14,6 +14,7 @@ from math import expm1
 
 from gpuwise.serving.fleets import HOURS_A_MONTH
 
+_CLOSE = 1e-9  # of a rate that is searched for
 MOST_EXPONENT = 600.0  # beyond it an instance stops less than once in the age of the universe
 
 
@@ -39,6 +40,7 @@ class ScaledToZero:
     """A fleet whose last instance stops when it is idle, against one that is always on.
 
     Attributes:
+        busy_s: how long a request takes.
         idle_s: how long an instance is idle before it stops.
         start_s: its cold start.
         cold_share: share of the requests of a month that meet a cold start.
@@ -50,6 +52,7 @@ class ScaledToZero:
         stops: whether an instance stops at all: no other runs, and it is idle long enough once a year at least.
     """
 
+    busy_s: float
     idle_s: float
     start_s: float
     cold_share: float
@@ -74,6 +77,26 @@ def on_off(rate_per_s: float, *, busy_s: float, idle_s: float, start_s: float) -
     cycle_s = off_s + on_s
     wait_s = (start_s + rate_per_s * start_s * start_s / 2) / first
     return OnOff(on_s / cycle_s, first / (first + joining), wait_s, 1 / cycle_s)
+
+
+def cheaper_from_per_s(
+    usd_per_request: float, *, usd_per_hour: float, highest_per_s: float, busy_s: float, idle_s: float, start_s: float
+) -> float:
+    """The rate from which one instance that stops costs less than so much a request; 0 where it does at every rate.
+
+    It is paid `start_s + busy_s + idle_s` for a request that comes alone, and less a request the more of them share the time.
+
+    highest_per_s: a rate at which it costs less.
+    """
+    most_paid_s = 3600 * usd_per_request / usd_per_hour
+    if start_s + busy_s + idle_s <= most_paid_s:
+        return 0.0
+    low, high = 0.0, highest_per_s
+    while high - low > _CLOSE * high:
+        middle = (low + high) / 2
+        paid = on_off(middle, busy_s=busy_s, idle_s=idle_s, start_s=start_s).paid
+        low, high = (low, middle) if paid <= most_paid_s * middle else (middle, high)
+    return high
 
 
 def scaled_to_zero(
@@ -103,6 +126,7 @@ def scaled_to_zero(
         waits += part.cold * rate * part.wait_s
     month_s = 3600 * HOURS_A_MONTH
     return ScaledToZero(
+        busy_s,
         idle_s,
         start_s,
         cold_share=cold / requests if requests else 0.0,
