@@ -71,11 +71,11 @@ def test_a_plan_of_a_preset_imports_no_torch(job: str):
     name, _, count = job.partition(":")
     on, rate = (f"h100-sxm:{count}" if count else "l4"), "2/s"
     code = (
-        f"import sys; from gpuwise import api; rows = api.serve_plan({name!r}, rate={rate!r}, on={on!r}).rows;"
-        "print('torch' in sys.modules, rows[0].replicas)"
+        f"import sys; from gpuwise import api; plan = api.serve_plan({name!r}, rate={rate!r}, on={on!r});"
+        "print('torch' in sys.modules, plan.rows[0].replicas, plan.precision)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.split() == ["False", "1"]
+    assert run.stdout.split() == ["False", "1", "bf16"]
 
 
 def test_a_plan_made_again_needs_no_job(project: Path, monkeypatch: pytest.MonkeyPatch):

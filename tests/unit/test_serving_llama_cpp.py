@@ -324,3 +324,8 @@ def test_a_missing_package_names_its_extra(package: str, monkeypatch: pytest.Mon
     with pytest.raises(MissingDependencyError, match=f"{package} is needed") as raised:
         check_plan(our_job(OURS["our llama"]), engine="llama.cpp")
     assert raised.value.ways_out == ('pip install "gpuwise[llamacpp]"',)
+
+
+def test_a_model_larger_than_the_memory_is_not_made():
+    with pytest.raises(UnsupportedError, match="llama3-70b is made in fp32 before it is written for llama.cpp"):
+        check_plan("llama3-70b", engine="llama.cpp", rate="1/h")

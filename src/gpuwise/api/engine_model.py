@@ -163,7 +163,9 @@ class EngineModel:
         if device.machines > 1 and not self.engine.shares_heads:
             raise UnsupportedError(f"{self.engine.name} across machines has no figures yet", ["devices of one machine"])
         if device.chip.kind == "cpu" and not self.engine.on_cpus:
-            raise UnsupportedError(f"iterations of {self.engine.name} on a CPU have no figures yet")
+            others = [name for name, engine in engines().items() if engine.on_cpus]
+            ways = [] if self.format else [f"--engine {name}" for name in others[:1]]
+            raise UnsupportedError(f"iterations of {self.engine.name} on a CPU have no figures yet", ways)
         if self._recorded_in(device.chip) not in precisions_of(device.chip):
             ways = self._other_precisions(device.chip)
             raise UnsupportedError(f"{device.chip.id} does not compute in {self.precision}", ways)

@@ -21,6 +21,7 @@ from gpuwise.serving.formats import GGUF, stored
 from gpuwise.serving.step_time import EngineStep
 from gpuwise.serving_settings import CheckSettings
 from gpuwise.strategy import Strategy
+from gpuwise.units import format_bytes
 
 if TYPE_CHECKING:
     from gpuwise.job import Job
@@ -57,11 +58,20 @@ def check_llama_cpp(job: Job, device: Device, requested: CheckSettings, *, longe
         )
     from gpuwise.runtime.gguf.architectures import llama_cpp_model
 
-    window = llama_cpp_model(meta_model(job), name=name).window
+    model = meta_model(job)
+    window = llama_cpp_model(model, name=name).window
     if window is not None and window < longest:
         raise UnsupportedError(
             f"{name} has attention over a window of {window:,} tokens, which gpuwise does not write for llama.cpp.",
             ["shorter requests (--input, --output)", "--engine transformers, of hf: models"],
+        )
+    made_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())  # in fp32, from which its file is written
+    capacity = device.cluster.capacity_bytes
+    if capacity is not None and made_bytes > capacity:
+        raise UnsupportedError(
+            f"{name} is made in fp32 before it is written for llama.cpp: {format_bytes(made_bytes)}; this machine has "
+            f"{format_bytes(capacity)}.",
+            ["a smaller model", "a forecast alone: gpuwise serve-plan JOB --engine llama.cpp, without --profile"],
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TypeVar
 
 from gpuwise.cost.rates import fast_fp16, precisions_of
@@ -26,14 +25,14 @@ def precisions_for(chip: Chip, pinned: str | None = None, *, mode: str = "train"
     """Precisions to try on a chip, fastest first; only the pinned one if the chip computes in it.
 
     Pure bf16 is never chosen for training: it changes the training, so the user has to pin it. A forward pass (mode "infer")
-    holds its weights in bf16 if the chip computes in bf16 and PyTorch can trace it; no recording of a preset does.
+    holds its weights in bf16 if the chip computes in bf16.
     """
     able = precisions_of(chip)
     if pinned is not None:
         return [pinned] if pinned in able else []
     half = "amp-bf16" if "amp-bf16" in able or not fast_fp16(chip) else "amp-fp16"
     single = "tf32" if "tf32" in able else "fp32"
-    pure = ("bf16",) if mode == "infer" and find_spec("torch") is not None else ()
+    pure = ("bf16",) if mode == "infer" else ()
     return [precision for precision in (*pure, half, single) if precision in able]
 
 
