@@ -51,8 +51,11 @@ class GenerationCache(CacheEntries[ServedFacts]):
 
         def generation(path: Path) -> Generation:
             loaded = load_generation(path)
-            if self.facts is None or loaded.tokens.header.job != self.facts.name:
+            header = loaded.tokens.header
+            if self.facts is None or header.job != self.facts.name:
                 raise FileFormatError(f"{path} is of another job.")
+            if (header.target, header.strategy.precision) != (target, precision):
+                raise FileFormatError(f"{path} is of another kind of device, or in another precision.")
             return loaded
 
         return self.entry((precision,), target, generation)
