@@ -327,5 +327,5 @@ def test_a_missing_package_names_its_extra(package: str, monkeypatch: pytest.Mon
 
 
 def test_a_model_larger_than_the_memory_is_not_made():
-    with pytest.raises(UnsupportedError, match="llama3-70b is made in fp32 before it is written for llama.cpp"):
+    with pytest.raises(UnsupportedError, match="llama3-70b is made in fp32 before it is written"):
         check_plan("llama3-70b", engine="llama.cpp", rate="1/h")
