@@ -71,6 +71,25 @@ def test_a_killed_worker_ends_the_run_with_its_cause(number):
     assert multiprocessing.active_children() == []
 
 
+def take(event):
+    event._cond.acquire()
+
+
+def test_a_worker_that_was_killed_with_a_lock_is_not_waited_for():
+    source = loader_of(Rows())._source.reader, iter([(0, 0, 0, [number]) for number in range(9)])
+    processes = workers.Workers.of_samples(*source, workers=1, ahead=1)
+    next(processes)
+    fork = multiprocessing.get_context("fork")
+    dead = fork.Process(target=take, args=(processes._batches._workers_done_event,))
+    dead.start()
+    dead.join()  # the lock stays its own, as that of a worker that ends between taking and returning it
+    (victim,) = processes._processes
+    victim.kill()
+    victim.join()
+    processes.close()
+    assert multiprocessing.active_children() == []
+
+
 def test_a_worker_that_dies_while_it_reads():
     loader = loader_of(Rows(dies=signal.SIGKILL))
     with pytest.raises(JobError, match="SIGKILL; the system does that when memory runs out"):

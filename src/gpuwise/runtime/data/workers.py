@@ -94,6 +94,10 @@ class Workers:
         """Ends the processes: requests an exit first, then kills those that hang."""
         if not self._end.alive:
             return
+        if any(process.exitcode for process in self._processes):
+            _kill(self._processes)
+            # One that was killed may have had the lock of the event that PyTorch sets next, which would wait without end.
+            self._batches._workers_done_event = threading.Event()
         late = threading.Timer(CLOSING_S, _kill, [self._processes])
         late.start()
         with suppress(RuntimeError):  # raised for a worker that died earlier
