@@ -97,7 +97,7 @@ class Workers:
         if any(process.exitcode for process in self._processes):
             _kill(self._processes)
             # One that was killed may have had the lock of the event that PyTorch sets next, which would wait without end.
-            self._batches._workers_done_event = threading.Event()
+            self._batches._workers_done_event = threading.Event()  # type: ignore[assignment]
         late = threading.Timer(CLOSING_S, _kill, [self._processes])
         late.start()
         with suppress(RuntimeError):  # raised for a worker that died earlier
