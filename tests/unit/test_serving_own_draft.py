@@ -126,6 +126,7 @@ def test_defaults_are_those_measured():
     assert DraftSettings.of("gpt2", draft_tokens=None, acceptance=0.5).own is None
 
 
+@pytest.mark.slow
 def test_a_plan_with_eagle(tmp_path: Path):
     larger = {**LLAMA, "hidden_size": 2048, "num_attention_heads": 16, "num_hidden_layers": 24}
     job = f"hf:{folder_of(larger, tmp_path / 'model')}"

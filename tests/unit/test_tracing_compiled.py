@@ -163,6 +163,7 @@ class Loop(nn.Module):
         return torch.stack([self.layer(row) for row in x])
 
 
+@pytest.mark.slow
 def test_a_compiled_step_whose_program_changes_with_the_batch_has_its_own_micro_batch_only() -> None:
     family = trace_family(Job(Loop, batch_of(64), class_loss), COMPILED)
     assert family.covers({"micro_batch": 4})

@@ -101,7 +101,12 @@ def test_pooling_moves_what_a_hand_count_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [detection.fasterrcnn_resnet50_fpn, detection.keypointrcnn_resnet50_fpn, detection.retinanet_resnet50_fpn]
+    "make",
+    [
+        detection.fasterrcnn_resnet50_fpn,
+        pytest.param(detection.keypointrcnn_resnet50_fpn, marks=pytest.mark.slow),
+        detection.retinanet_resnet50_fpn,
+    ],
 )
 @pytest.mark.parametrize("target", ["accelerator", "cpu"])
 @pytest.mark.parametrize("mode", ["train", "infer"])

@@ -223,8 +223,14 @@ def test_it_is_planned_with_micro_batches_alone():
     assert gpuwise.fit(gan(), on="t4").rows[0].largest_micro_batch > 10_000
 
 
-@pytest.mark.parametrize("make", [gan, by_lbfgs])
-@pytest.mark.parametrize("capacity_bytes", [2**34, 20_000_000, 1])
+@pytest.mark.parametrize(
+    ("make", "capacity_bytes"),
+    [
+        *((gan, capacity_bytes) for capacity_bytes in (2**34, 20_000_000, 1)),
+        (by_lbfgs, 20_000_000),
+        *(pytest.param(by_lbfgs, capacity_bytes, marks=pytest.mark.slow) for capacity_bytes in (2**34, 1)),
+    ],
+)
 def test_a_run_accumulates_nothing_where_memory_is_short(make, capacity_bytes):
     job, chip = make(), next(chip for chip in load_catalog().chips.values() if chip.kind == "cpu")
     result = batch_in_memory(Strategy(micro_batch=4096), {}, source_of(job), chip, capacity_bytes, job)
