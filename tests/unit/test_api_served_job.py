@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.test_api_cache import refuse, write
 
 from gpuwise.api import cache_entries, served_job
 from gpuwise.api.generation_cache import GenerationCache, ServedFacts
@@ -43,17 +43,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def write(path: Path, text: str, *, time_s: float = 1_500_000_000) -> None:
-    path.write_text(text)
-    os.utime(path, (time_s, time_s))
-
-
 def entries(folder: Path) -> list[Path]:
     return sorted((folder.parent / "cache" / "gpuwise" / "traces").glob("*.npz"))
-
-
-def refuse(*args: Any, **more: Any) -> Any:
-    raise AssertionError("the job was made again")
 
 
 def answers(forecast: ServingForecast) -> dict[str, Any]:
@@ -67,10 +58,13 @@ def test_facts_of_presets_are_those_of_their_jobs(name: str):
 
 
 @pytest.mark.parametrize("job", ["gpt2", "llama3-70b:8", "bert-base", "resnet50"])
-def test_a_plan_of_a_preset_imports_no_torch(job: str):
+def test_a_plan_of_a_preset_needs_no_torch(job: str):
+    """Where PyTorch is not installed, either: it is not looked up, and the precision is the same."""
     name, _, count = job.partition(":")
     on, rate = (f"h100-sxm:{count}" if count else "l4"), "2/s"
     code = (
+        "import importlib.util as u; find = u.find_spec;"
+        "u.find_spec = lambda name, *more: None if name == 'torch' else find(name, *more);"
         f"import sys; from gpuwise import api; plan = api.serve_plan({name!r}, rate={rate!r}, on={on!r});"
         "print('torch' in sys.modules, plan.rows[0].replicas, plan.precision)"
     )

@@ -209,8 +209,9 @@ def test_a_processor_is_answered_with_llama_cpp_alone():
     assert served.rows[0].replicas == 1
     assert "llama-server" in served.rows[0].launch
     assert any("64 GiB" in sentence for sentence in served.assumptions)
-    with pytest.raises(UnsupportedError, match="vllm on a CPU"):
+    with pytest.raises(UnsupportedError, match="vllm on a CPU") as refusal:
         serve_plan("gpt2", **options)
+    assert refusal.value.ways_out == ("--engine llama.cpp",)
 
 
 def test_a_cache_that_no_engine_has():

@@ -15,6 +15,7 @@ from gpuwise.serving.chosen_keys import ChosenKeys, Indexer
 from gpuwise.serving.generation import Generation
 from gpuwise.serving.generation_file import FORMAT, load_generation, save_generation
 from gpuwise.serving.preset_generations import load_preset_generation
+from gpuwise.serving.sharing import Degrees
 from gpuwise.trace import TraceFamily
 from gpuwise.trace.archive import read_archive, write_archive
 from gpuwise.trace.presets import DATA
@@ -67,8 +68,6 @@ def test_what_is_saved_is_loaded(change: Callable[[Generation], Generation], tmp
 
 
 def test_a_shared_model_is_not_saved(tmp_path: Path):
-    from gpuwise.serving.sharing import Degrees
-
     with pytest.raises(AssertionError):
         save_generation(shipped().shared(Degrees(tp=2)), tmp_path / "a.npz")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.one_recording import one_recording  # noqa: F401
 from tests.unit.test_serving_host_experts import DENSE_FIRST, MIXTURE, folder_of
 from torch import nn
 
@@ -126,10 +127,9 @@ def test_defaults_are_those_measured():
     assert DraftSettings.of("gpt2", draft_tokens=None, acceptance=0.5).own is None
 
 
-@pytest.mark.slow
 def test_a_plan_with_eagle(tmp_path: Path):
     larger = {**LLAMA, "hidden_size": 2048, "num_attention_heads": 16, "num_hidden_layers": 24}
-    job = f"hf:{folder_of(larger, tmp_path / 'model')}"
+    job = hf_job(str(folder_of(larger, tmp_path / "model")))
     plain = serve_plan(job, on="h100-80gb-sxm", **LOAD).rows[0]
     result = serve_plan(job, on="h100-80gb-sxm", draft="eagle3", acceptance=0.8, **LOAD)
     row = result.rows[0]

@@ -237,6 +237,20 @@ def test_break_even_of_an_instance_that_stops(usd_per_request: float, start_s: f
         assert even.from_per_s <= always_on.from_per_s
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--scale-to-zero", "--idle", "5min", "--api-price", "1000,1000"), "cheaper at any rate"),
+        (("--api-price", "1000,1000"), "cheaper from"),
+        (("--scale-to-zero", "--idle", "5min", "--api-price", "0.001,0.001"), "cheaper at no rate"),
+    ],
+)
+def test_words_of_a_break_even(flags: tuple[str, ...], words: str):
+    shown = CliRunner().invoke(main, ["serve-plan", "gpt2", "--on", "l4", "--rate", "20/day", *flags])
+    assert shown.exit_code == 0
+    assert words in shown.stdout
+
+
 def test_stopping_when_idle_and_spot_machines():
     settings = {"on": "l4", "rate": "20/day", "scale_to_zero": True, "idle": "5min", "spot": True}
     result = serve_plan(job(), **settings)

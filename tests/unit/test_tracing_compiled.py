@@ -20,6 +20,7 @@ from gpuwise.job.models.llama import Llama, LlamaConfig
 from gpuwise.notes.job import assumed_one_graph
 from gpuwise.strategy import Strategy
 from gpuwise.trace import CATEGORIES, Trace, live_bytes
+from gpuwise.tracing import family as tracing_family
 from gpuwise.tracing import record, trace_family
 from gpuwise.tracing.compile import graphs as compiled_graphs
 from gpuwise.tracing.compile.fusion import Schedule, schedule
@@ -163,8 +164,10 @@ class Loop(nn.Module):
         return torch.stack([self.layer(row) for row in x])
 
 
-@pytest.mark.slow
-def test_a_compiled_step_whose_program_changes_with_the_batch_has_its_own_micro_batch_only() -> None:
+def test_a_compiled_step_whose_program_changes_with_the_batch_has_its_own_micro_batch_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tracing_family, "COMPILED_BATCHES", (2, 4))  # a compiled loop over 512 samples takes minutes
     family = trace_family(Job(Loop, batch_of(64), class_loss), COMPILED)
     assert family.covers({"micro_batch": 4})
     assert not family.covers({"micro_batch": 5})

@@ -174,8 +174,6 @@ class BatchingEngine:
         chunked = self.policy.chunked
         splits = chunked and not self.policy.whole
         preempted = self.preempted = self._free_for_decoding()
-        if not self.reading and not self.waiting:
-            return []
         tokens = self.policy.batched_tokens - (len(self.decoding) if chunked else 0)
         free = self.free_blocks - (self.decoding.blocks_needed if chunked else 0)
         chunks: list[tuple[_Sequence, int]] = []
@@ -191,7 +189,8 @@ class BatchingEngine:
             sequence = self.waiting[0]
             # A sequence that was preempted has lost what it brought.
             cached = 0 if self.policy.brought and sequence.written else self.cached[sequence.index]
-            sequence.computed, sequence.shared_blocks = cached, 0 if self.policy.brought else cached // self.policy.block_tokens
+            shared = 0 if self.policy.brought else cached // self.policy.block_tokens
+            sequence.computed, sequence.shared_blocks = cached, shared
             new = sequence.to_read - cached
             if new > tokens and not splits and (chunks or (chunked and self.running)):
                 break
@@ -208,6 +207,7 @@ class BatchingEngine:
         return chunks
 
     def _unread_blocks(self, sequence: _Sequence) -> int:
+        """Blocks that the rest of what a sequence reads takes."""
         return self.policy.blocks_of(sequence.to_read) - sequence.shared_blocks - sequence.blocks
 
     def _take(self, sequence: _Sequence, new: int) -> int:
