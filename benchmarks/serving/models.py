@@ -149,6 +149,17 @@ CONFIGS |= {
         "max_position_embeddings": 163_840,
     },
     "llama-2-70b": {**_LLAMA, **_sizes(8192, 80, 64, 28_672), "vocab_size": 32_000},
+    # A hybrid of Mamba-2 (M), perceptrons (-) and attention (*): its technical report (arXiv:2508.14444) and its config.json.
+    "nvidia-nemotron-nano-9b": {
+        "architectures": ["NemotronHForCausalLM"],
+        "model_type": "nemotron_h",
+        "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+        "hidden_size": 4480,
+        "intermediate_size": 15_680,
+        "num_attention_heads": 40,
+        "mamba_head_dim": 80,
+        "max_position_embeddings": 131_072,
+    },
 }
 
 

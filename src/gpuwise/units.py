@@ -163,6 +163,11 @@ def format_count(value: float) -> str:
     return _scaled(value, [(1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (1, "")], 3).replace(" ", "")
 
 
+def rounded(value: float) -> str:
+    """Two digits, and all of a larger whole number: "0.35", "4.2", "120"."""
+    return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
+
+
 def counted(count: float, noun: str) -> str:
     """'1 device', '16,384 devices'."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -71,7 +71,7 @@ def test_other_machines_go_on_to_the_bit(machines: int, tmp_path: Path):
 PARTS = [("model", "safetensors"), ("optimizer", "safetensors"), ("random", "safetensors"), ("state", "json")]
 
 
-@pytest.mark.parametrize("fault", ["drops", "fails"])
+@pytest.mark.parametrize("fault", ["drops", pytest.param("fails", marks=pytest.mark.slow)])
 def test_a_file_of_another_machine_that_does_not_arrive_leaves_no_complete_copy(fault: str, tmp_path: Path):
     on_ranks(2, of_rank, str(tmp_path), "run-0", 3, 2)
     answers = on_ranks(2, of_rank, str(tmp_path), "run-1", 8, 2, fault)

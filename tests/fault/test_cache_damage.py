@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,14 @@ def kept(made: TraceFamily | UnsupportedError | None = None) -> None:
 def the(pattern: str, traces: Path) -> Path:
     (path,) = traces.glob(pattern)
     return path
+
+
+def put(path: Path, text: str) -> None:
+    """Writes a note as gpuwise would, with its seal where it is an object."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(content := json.loads(text), dict):
+            text = cache_entries.sealed(path.name, content)
+    path.write_bytes(text.encode(errors="surrogateescape"))
 
 
 def truncate(path: Path) -> None:
@@ -120,10 +129,33 @@ NOTES = [
 @pytest.mark.parametrize("text", NOTES)
 def test_a_damaged_note_is_told_and_made_again(text: str, traces: Path):
     kept()
-    the("*.json", traces).write_bytes(text.encode(errors="surrogateescape"))
+    put(the("*.json", traces), text)
     with pytest.warns(UserWarning, match=r"the cached .*\.json is ignored and made again"):
         kept()
     assert JobCache("a", {}).facts == FACTS
+
+
+def test_a_note_that_was_edited_or_copied_is_told_and_made_again(traces: Path):
+    kept()
+    JobCache("b", {}).store(family(), replace(FACTS, tokens_per_sample=7), ASKED, "accelerator")
+    one, other = sorted(traces.glob("*.json"))
+    whole = one.read_text()
+    for text in (whole.replace("null", "5"), other.read_text()):
+        one.write_text(text)
+        with pytest.warns(UserWarning, match="was changed, or is a copy of another entry"):
+            assert None in (JobCache("a", {}).facts, JobCache("b", {}).facts)
+
+
+def test_a_trace_under_the_name_of_another_is_told_and_made_again(traces: Path):
+    kept()
+    longer = replace(family(), header=replace(family().header, sizes={"micro_batch": 5}))
+    JobCache("b", {}).store(longer, FACTS, ASKED, "accelerator")
+    of_a = JobCache("a", {})._path((ASKED.to_dict(), None), "accelerator")
+    (of_b,) = set(traces.glob("*.npz")) - {of_a}
+    of_a.write_bytes(of_b.read_bytes())
+    with pytest.warns(UserWarning, match=r"npz is ignored and made again: it is a copy of another entry"):
+        assert JobCache("a", {}).load(ASKED, "accelerator") is None
+    assert JobCache("b", {}).load(ASKED, "accelerator") is not None
 
 
 def test_a_note_without_end_is_not_read(traces: Path, monkeypatch: pytest.MonkeyPatch):
@@ -138,7 +170,8 @@ def test_a_note_that_names_a_device_or_a_pipe_does_not_wait_for_it(traces: Path,
     os.mkfifo(tmp_path / "pipe")
     note = the("*.json", traces)
     for path in ("/dev/zero", str(tmp_path / "pipe"), "/\0", str(tmp_path)):
-        note.write_text(json.dumps({**json.loads(note.read_text()), "files": {path: "0"}}))
+        content = {name: value for name, value in json.loads(note.read_text()).items() if name != "seal"}
+        put(note, json.dumps({**content, "files": {path: "0"}}))
         assert JobCache("a", {}).facts is None
 
 
@@ -159,7 +192,7 @@ def test_a_damaged_refusal_is_told_and_asked_again(text: str, traces: Path):
     entries = JobCache("a", {})
     with pytest.raises(UnsupportedError, match="not here"):
         entries.load(ASKED, "accelerator")
-    the("*.refused.json", traces).write_text(text)
+    put(the("*.refused.json", traces), text)
     with pytest.warns(UserWarning, match=r"refused\.json is ignored"):
         assert entries.load(ASKED, "accelerator") is None
 

@@ -21,6 +21,7 @@ from gpuwise.units import (
     parse_duration,
     parse_rate,
     parse_usd,
+    rounded,
 )
 
 PARSERS = [parse_bytes, parse_duration, parse_usd, parse_count]
@@ -85,6 +86,7 @@ def test_printing() -> None:
     assert format_usd(1834.2) == "$1,834"
     assert format_usd(0.42) == "$0.42"
     assert format_flops(989e12) == "989 TFLOP"
+    assert [rounded(value) for value in (0.351, 4.21, 12.4, 120.4, 1234)] == ["0.35", "4.2", "12", "120", "1,234"]
 
 
 @pytest.mark.parametrize(

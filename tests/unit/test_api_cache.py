@@ -294,7 +294,7 @@ def test_an_entry_is_data_and_private_to_the_user(traces: Path):
     assert traces.stat().st_mode & 0o077 == 0
     (note,) = traces.glob("*.json")
     assert set(json.loads(note.read_text())) == {
-        *("name", "tokens_per_sample", "samples_per_epoch", "own_step", "clips", "averages", "files")
+        *("name", "tokens_per_sample", "samples_per_epoch", "own_step", "clips", "averages", "files", "seal")
     }
 
 

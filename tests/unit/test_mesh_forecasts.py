@@ -124,6 +124,25 @@ def test_bad_meshes_are_refused(mesh: str, words: str) -> None:
         gpuwise.forecast("llama3-8b", on="h100-sxm:8", mesh=mesh, accumulate=2)
 
 
+def test_a_mesh_that_one_device_does_not_have_keeps_the_others_in_its_way_out() -> None:
+    with pytest.raises(InputError, match=r"--on h100-sxm:8x2,a100-80gb-sxm:16$"):
+        gpuwise.compare("gpt2", on=["h100-sxm:8x2", "a100-80gb-sxm:8x4"], mesh="dp_shard=16")
+
+
+@pytest.mark.parametrize(
+    ("on", "mesh", "precision", "autocasts"),
+    [
+        ("h100-sxm:8", "tp=8", "amp-bf16", True),
+        ("h100-sxm:8", "tp=8", "bf16", False),
+        ("h100-sxm:8x2", "dp=2,tp=8", "amp-bf16", False),
+    ],
+)
+def test_autocast_of_a_mesh_without_data_parallelism_is_noted(on: str, mesh: str, precision: str, autocasts: bool) -> None:
+    """Beside replicas the same ranks are FSDP2's, which casts parameters: a step is shorter than the replica's alone."""
+    forecast = gpuwise.forecast("llama3-8b", on=on, mesh=mesh, precision=precision, recompute="full", micro_batch=1)
+    assert ("autocast-without-shards" in {note.kind for note in forecast.assumption_notes}) == autocasts
+
+
 def test_ranks_are_numbered_through_the_machines() -> None:
     assert ranks_per_machine(RankGroup("tp", 8, 1), 8) == 8
     assert ranks_per_machine(RankGroup("dp_shard", 16, 2), 8) == 4

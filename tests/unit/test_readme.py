@@ -25,6 +25,7 @@ SLOW = ("gpuwise record", "gpuwise measure", "gpuwise validate --suite")
 
 
 HALF_A_MINUTE = (
+    "gpuwise plan gpt2 --tokens 2.5B --budget 60 --deadline 2d --why 4",
     "gpuwise plan llama3-70b",
     "gpuwise record gpt2",
     "gpuwise serve-plan llama3-70b --engine llama.cpp",

@@ -13,7 +13,7 @@ from gpuwise.api.devices import device_of
 from gpuwise.api.drafting import DraftedModel, DraftSettings
 from gpuwise.api.served_job import served
 from gpuwise.api.serving import serve_plan
-from gpuwise.errors import InputError, JobError
+from gpuwise.errors import InputError, JobError, UnsupportedError
 from gpuwise.hardware import load_catalog
 from gpuwise.serving.arrivals import poisson
 from gpuwise.serving.continuous import serve
@@ -178,6 +178,13 @@ def test_another_vocabulary_is_refused():
     device = device_of("l4", load_catalog())
     with pytest.raises(JobError, match="vocabulary"):
         model.instance(device, model.of(device), LoadShape(Lengths(200, 100)))
+
+
+def test_a_draft_across_machines_names_the_ways_out():
+    settings = DraftSettings.of("ngram", draft_tokens=None, acceptance=0.3)
+    model = DraftedModel(settings, served(job()), engine_of("vllm"), "bf16", None, None)
+    with pytest.raises(UnsupportedError, match=r"across machines[\s\S]*leave out --draft[\s\S]*devices of one machine"):
+        model.check(device_of("h100-sxm:8x2", load_catalog()))
 
 
 def test_launch_lines_of_drafts():

@@ -132,7 +132,7 @@ def test_settings_that_do_not_go_together():
     with pytest.raises(InputError, match="together"):
         serve_plan("gpt2", on="l4", gpu_layers="auto", draft="ngram", **LOCAL)
     for device in ("ryzen-5950x", "apple-m4-max", "rtx-4090:2"):
-        with pytest.raises(UnsupportedError, match=r"nothing to split|several cards"):
+        with pytest.raises(UnsupportedError, match=r"nothing to split|several cards[^\n]*\n  try: one card \(--on rtx-4090\)$"):
             serve_plan("gpt2", on=device, gpu_layers="auto", **LOCAL)
     with pytest.raises(UnsupportedError, match=r"12 layers and its head\n  try: --gpu-layers 13"):
         serve_plan("gpt2", on="l4", gpu_layers="14", **LOCAL)

@@ -38,7 +38,9 @@ SIZES = {
 }
 MLA = {"num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16}
 EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
-# Multi-head, grouped, one key head, windowed, some layers windowed, latent, experts, a hybrid of linear attention, none.
+STATES = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 256, "state_size": 16}
+# Multi-head, grouped, one key head, windowed, some layers windowed, latent, experts, hybrids of linear attention and of state
+# space models, no attention.
 ARCHITECTURES: dict[str, dict[str, object]] = {
     "llama": {**SIZES, "architectures": ["LlamaForCausalLM"]},
     "opt": {**SIZES, "architectures": ["OPTForCausalLM"], "ffn_dim": 128, "word_embed_proj_dim": 64},
@@ -79,12 +81,37 @@ ARCHITECTURES: dict[str, dict[str, object]] = {
         "linear_key_head_dim": 16,
         "linear_value_head_dim": 16,
     },
+    "kimi_linear": {
+        **SIZES,
+        **MLA,
+        "architectures": ["KimiLinearForCausalLM"],
+        "v_head_dim": 16,
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "num_experts": 4,
+        "num_experts_per_token": 2,
+        "moe_intermediate_size": 32,
+        "linear_attn_config": {
+            "kda_layers": [1],
+            "full_attn_layers": [2],
+            "head_dim": 16,
+            "num_heads": 4,
+            "short_conv_kernel_size": 4,
+        },
+    },
+    "jamba": {
+        **SIZES,
+        "architectures": ["JambaForCausalLM"],
+        "num_experts": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "mamba_dt_rank": 4,
+    },
+    "mamba": {**STATES, "architectures": ["MambaForCausalLM"], "time_step_rank": 4},
     "mamba2": {
+        **STATES,
         "architectures": ["Mamba2ForCausalLM"],
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "vocab_size": 256,
-        "state_size": 16,
         "num_heads": 8,
         "head_dim": 16,
         "n_groups": 1,
@@ -122,6 +149,16 @@ def test_bytes_are_those_of_the_real_model(name: str, tmp_path: Path):
         assert generation.weight_bytes == pytest.approx(weights, rel=1e-3)
         # A window's count of tokens, a number of eight bytes a layer, is the model's and not a sequence's.
         assert sequences * generation.cache_bytes(tokens) == pytest.approx(cache, rel=1e-3, abs=64)
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2"])
+def test_a_scan_is_one_kernel_that_keeps_states_to_itself(name: str, tmp_path: Path):
+    """In Transformers' own code a layer of Mamba runs over a hundred operations for 64 tokens, or writes a state for each."""
+    trace = record_generation(job_of(tmp_path, name)).tokens.at(micro_batch=1, new_tokens=512)
+    assert len(trace.sequence) < 40 * STATES["num_hidden_layers"]
+    state_bytes = 2 * STATES["hidden_size"] * STATES["state_size"] * 2  # inner width, state of each, in bf16
+    for name in ("bytes_read", "bytes_written"):
+        assert trace.operations.column(name).max() < 512 * state_bytes
 
 
 def tiny(**changes: int) -> Job:
@@ -277,6 +314,23 @@ def test_what_reads_its_whole_text_for_each_token_is_no_cache():
     job = tiny()
     with pytest.raises(JobError, match="runs the model over the tokens before again"):
         record_generation(Job(job.model, job.batch, job.loss, generate=reread, name="tiny"))
+
+
+def test_a_loop_over_tokens_is_refused_with_the_way_out():
+    def one_by_one(model: torch.nn.Module, tokens: torch.Tensor, state: object) -> tuple[torch.Tensor, object]:
+        for number in range(tokens.shape[1]):
+            state = model(torch.nn.functional.one_hot(tokens[:, number], 16).to(torch.bfloat16), state)
+        return state, state  # type: ignore[return-value]
+
+    job = Job(
+        lambda: torch.nn.GRUCell(16, 16),
+        lambda n: torch.zeros(n, 16),
+        lambda model, batch: model(batch)[0].mean(),
+        generate=one_by_one,
+        name="loop",
+    )
+    with pytest.raises(JobError, match=r"as loops over tokens do[\s\S]*gpuwise forecast JOB --mode infer"):
+        record_generation(job)
 
 
 class MaskedAttention(torch.nn.Module):

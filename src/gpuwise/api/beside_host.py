@@ -45,7 +45,7 @@ class BesideHost(EngineModel):
             raise InputError(
                 f"{self.engine.name} keeps all layers on its devices.", [f"--engine {ENGINE}", f"leave out {flag} and --host"]
             )
-        self._host_name, self._host_bytes, self._catalog = host, memory_bytes, catalog
+        self._flag, self._host_name, self._host_bytes, self._catalog = flag, host, memory_bytes, catalog
         self._assumed: dict[str, Note] = {}
         if host and host != HERE and device_of(host, catalog).chip.kind != "cpu":
             raise InputError(f"{host} is no processor of a host.", [f"--host {HOST}", "--host here"])
@@ -59,7 +59,10 @@ class BesideHost(EngineModel):
         """Raises UnsupportedError where nothing can be left to a host."""
         super().check(device)
         if device.devices > 1:
-            raise UnsupportedError("layers split between a host and several cards have no figures yet")
+            raise UnsupportedError(
+                "layers split between a host and several cards have no figures yet",
+                [f"one card (--on {device.chip.id})", f"leave out {self._flag}"],
+            )
         if device.chip.kind == "cpu" or device.chip.shares_host_memory:
             raise UnsupportedError(f"{device.chip.id} computes from the memory of its host: there is nothing to split")
 

@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import warnings
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -37,7 +38,7 @@ from gpuwise.hardware.toml_cache import OFF, switched_off
 from gpuwise.plain_files import parse_json, read_regular, reason_of
 from gpuwise.version import __version__
 
-FORMAT = 1  # counted up when an entry changes its form
+FORMAT = 2  # counted up when an entry changes its form
 RECORDING = ("strategy", "notes", "trace", "job", "runtime", "tracing")  # the packages of gpuwise that a recording depends on
 LARGEST_NOTE_BYTES = 10_000_000
 # Threads and instruction sets decide which kernels a CPU runs, and so the memory inside them.
@@ -47,6 +48,7 @@ _STARTED_S = time.time()
 # Errors of the job itself, which would be raised again.
 _REFUSED = (UnsupportedError, PrecisionError, MissingDependencyError)
 REFUSALS: dict[str, type[GpuwiseError]] = {kind.code: kind for kind in _REFUSED}
+_SEAL = "seal"
 CacheNote: TypeAlias = dict[str, Any]  # JSON whose values are checked where they are read
 Facts = TypeVar("Facts")
 Entry = TypeVar("Entry")
@@ -100,7 +102,9 @@ class CacheEntries(ABC, Generic[Facts]):
             return None
         try:
             entry = load(path)
-        except (FileFormatError, OSError) as error:
+            if _name_in(path) != path.stem:
+                raise FileFormatError(f"{path} is a copy of another entry.")
+        except (FileFormatError, OSError, zipfile.BadZipFile) as error:
             self._warn_ignored(path, error)
             return None
         with suppress(OSError):  # the most recently used entry is removed last
@@ -115,8 +119,7 @@ class CacheEntries(ABC, Generic[Facts]):
         files = self._files | {path: state for path, state in read.items() if state is not None}
         if facts != self.facts or files != self._files:
             self.facts, self._files = facts, files
-            note = json.dumps({**self.note_of(facts), "files": files})
-            self._write(self._note, lambda aside: aside.write_text(note))
+            self._write_json(self._note, {**self.note_of(facts), "files": files})
         return True
 
     def keep(
@@ -127,12 +130,16 @@ class CacheEntries(ABC, Generic[Facts]):
             return
         path = self._path(parts, target)
         if not isinstance(result, GpuwiseError):
-            self._write(path, result)
+
+            def write(aside: Path) -> None:
+                result(aside)
+                _put_name(aside, path.stem)
+
+            self._write(path, write)
             with suppress(OSError):
                 path.with_suffix(".refused.json").unlink(missing_ok=True)
         elif result.code in REFUSALS:
-            text = json.dumps(result.to_dict())
-            self._write(path.with_suffix(".refused.json"), lambda aside: aside.write_text(text))
+            self._write_json(path.with_suffix(".refused.json"), result.to_dict())
         prune()
 
     def _read_facts(self) -> Facts | None:
@@ -175,6 +182,10 @@ class CacheEntries(ABC, Generic[Facts]):
             return
         raise error
 
+    def _write_json(self, path: Path, content: CacheNote) -> None:
+        text = sealed(path.name, content)
+        self._write(path, lambda aside: aside.write_text(text))
+
     def _write(self, path: Path, write: Callable[[Path], object]) -> None:
         """Writes a temporary file and renames it, so that other processes see the whole file or nothing."""
         aside = path.with_name(f".{os.getpid()}.{threading.get_ident()}.{path.name}")
@@ -199,11 +210,29 @@ class CacheEntries(ABC, Generic[Facts]):
             warnings.warn(text, stacklevel=2)
 
 
+def sealed(name: str, content: CacheNote) -> str:
+    """A JSON entry's text, with a digest of its file's name and its content."""
+    return json.dumps({**content, _SEAL: _digest(name, content)})
+
+
 def _read_json(path: Path) -> CacheNote:
     content = parse_json(read_regular(path, limit_bytes=LARGEST_NOTE_BYTES))
     if not isinstance(content, dict):
         raise ValueError("it holds no table")
+    if content.pop(_SEAL, None) != _digest(path.name, content):
+        raise ValueError("it was changed, or is a copy of another entry")
     return content
+
+
+def _put_name(path: Path, name: str) -> None:
+    """Writes the name of its entry into an archive."""
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = name.encode()
+
+
+def _name_in(path: Path) -> str:
+    with zipfile.ZipFile(path) as archive:
+        return archive.comment.decode(errors="replace")
 
 
 def _digest(*parts: object) -> str:

@@ -138,7 +138,7 @@ def device_of(text: str, catalog: Catalog, *, mesh: Mesh | None = None, network:
 def devices_of(texts: Sequence[str], catalog: Catalog, *, mesh: Mesh | None = None, network: str | None = None) -> list[Device]:
     """The devices of several texts. The network is of those with several machines. Arguments and errors as for device_of."""
     named_network = None if network is None else parse_network(network, catalog=catalog)
-    specs = [_spec_of(text, catalog, mesh) for text in texts]
+    specs = [_spec_of(text, catalog, mesh, among=texts) for text in texts]
     if named_network is not None and all(spec.cluster.machines == 1 for spec in specs):
         cluster = specs[0].cluster
         raise InputError(
@@ -154,14 +154,15 @@ def devices_of(texts: Sequence[str], catalog: Catalog, *, mesh: Mesh | None = No
     return devices
 
 
-def _spec_of(text: str, catalog: Catalog, mesh: Mesh | None) -> DeviceSpec:
+def _spec_of(text: str, catalog: Catalog, mesh: Mesh | None, *, among: Sequence[str]) -> DeviceSpec:
     spec = parse_device(text, catalog=catalog)
     if mesh is not None and ":" not in text:
         spec = _of_mesh(spec, text, mesh.devices, catalog)
     elif spec.machine is not None and spec.chip.kind == "cpu":
         spec = ranks_on_this_cpu(spec, text, spec.cluster.devices_per_machine)
     if mesh is not None and mesh.devices != spec.cluster.devices:
-        ways = [f"--on {text.partition(':')[0]}:{mesh.devices}"]
+        of_mesh = f"{text.partition(':')[0]}:{mesh.devices}"
+        ways = [f"--on {','.join(of_mesh if each == text else each for each in among)}"]
         if mesh.ep > 1 and mesh.dp_shard * mesh.ep == spec.cluster.devices:  # experts are shared by devices of dp_shard
             ways.insert(0, f"--mesh {replace(mesh, dp_shard=spec.cluster.devices)}")
         raise InputError(

@@ -132,7 +132,9 @@ class DraftedModel(EngineModel):
         """Raises UnsupportedError where the draft has no figures."""
         super().check(device)
         if device.machines > 1:
-            raise UnsupportedError("a draft of a model across machines has no figures yet")
+            raise UnsupportedError(
+                "a draft of a model across machines has no figures yet", ["leave out --draft", "devices of one machine"]
+            )
 
     def mode(self, device: Device) -> Drafted | None:
         """What the draft does on a device whose instance was made."""

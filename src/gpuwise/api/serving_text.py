@@ -92,7 +92,7 @@ def text_plan(
         apart = ApartPlan(reads, requested.get("network"), catalog, model, load, limits, rate_per_s)
         rows, apart_notes = (*rows, *map(apart.row, names)), apart.notes
     if all(row.replicas == 0 for row in rows):
-        ways = ["shorter requests (--input, --output)", "devices with more memory, or several (h100-sxm:4)"]
+        ways = ["shorter requests (--input, --output)", "devices with more memory, or more of them (--on CHIP:COUNT)"]
         raise nobody_serves(job.name, {row.device: row.reason for row in rows}, (row.way_out for row in rows), limits, ways)
     precisions = {model.precision_on(device_of(name, catalog).chip) for name in names}
     precision = precisions.pop() if len(precisions) == 1 else model.precision

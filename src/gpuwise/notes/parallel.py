@@ -110,6 +110,15 @@ def composed_rank(*, axes: str) -> str:
 
 
 @kind_of_note(flag="--mesh")
+def autocast_without_shards(*, precision: str, axes: str) -> str:
+    """Mixed precision of a mesh without data or context parallelism."""
+    return (
+        f"{precision} of {axes} is PyTorch's autocast, which casts weights in each forward pass and keeps what goes between "
+        "blocks in fp32; with data parallelism beside it weights are cast once, and a step may be faster"
+    )
+
+
+@kind_of_note(flag="--mesh")
 def ranks_share_cpu(*, ranks: int, cores: int, exchange_bytes_per_s: float, measured_between: int = 0) -> str:
     """Several ranks run on the CPU of this machine."""
     of = f" of {cores} cores" if cores else ""

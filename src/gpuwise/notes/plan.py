@@ -22,7 +22,7 @@ def sharded(*, devices: int, shard: str = "parameters") -> str:
     what = {"gradients": "gradients and optimizer state are", "optimizer": "the optimizer state is"}
     return (
         f"{what.get(shard, 'parameters, gradients and optimizer state are')} sharded over {devices} devices: "
-        "a full copy does not fit each, or leaves too little for the batch"
+        "a full copy on each does not fit, leaves less for the batch, or is slower"
     )
 
 

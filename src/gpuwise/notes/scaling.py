@@ -34,7 +34,8 @@ def scaling_pays(*, devices: int, gain: float, dearer: float, best: int) -> str:
         best: devices where it costs least.
     """
     than = f"; a sample costs {dearer:.2f} times what it costs on {best:,}" if dearer > 1.005 else ""
-    return f"scaling pays up to {counted(devices, 'device')}: the last doubling adds {100 * gain:.0f} % to the throughput{than}"
+    most = f"{counted(devices, 'device')}, the most with a forecast"
+    return f"scaling pays up to {most}: the last doubling adds {100 * gain:.0f} % to the throughput{than}"
 
 
 @kind_of_note()

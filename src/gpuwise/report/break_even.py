@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from gpuwise.plan.break_even import BreakEven, cheapest_of_each_chip
 from gpuwise.plan.owned_machine import OwnedMachine
 from gpuwise.report.parts import columns, heading
-from gpuwise.units import format_usd
+from gpuwise.units import format_usd, rounded
 
 _COLUMNS = ("bought", "loses", "against", "a run", "electricity", "hours a week")
 _NARROW = (("bought", "loses"), ("against",), ("a run", "electricity"), ("hours a week",))
@@ -24,7 +24,7 @@ def break_even(machines: Sequence[OwnedMachine]) -> list[RenderableType]:
         name = f"{machine.count:g} x {machine.device}"
         loses = f"{format_usd(machine.purchase_usd - machine.resale_usd)} in {machine.lifetime_years:g} years"
         for row in _compared(machine):
-            hours = "never" if row.hours_a_week is None else f"{row.hours_a_week:.2g}"
+            hours = "never" if row.hours_a_week is None else rounded(row.hours_a_week)
             rental = row.rental if row.rank is None else f"{row.rank}: {row.rental}"
             rows.append([name, loses, rental, format_usd(row.usd), format_usd(row.own_usd), hours])
             name = loses = ""

@@ -18,7 +18,7 @@ from gpuwise.report.own_or_cloud import own_or_cloud
 from gpuwise.report.parts import UNKNOWN, columns, heading, notes, offer_words, percent, span, strategy_words
 from gpuwise.report.picture import shortened
 from gpuwise.report.plan_why import why_parts
-from gpuwise.units import format_count, format_duration, format_usd
+from gpuwise.units import format_count, format_duration, format_usd, rounded
 
 _COLUMNS = ("", "device", "offer", "terms", "strategy", "time", "money", "90 % interval", "chance")
 _NARROW = (("",), ("device", "terms"), ("offer", "strategy"), ("time", "chance"), ("money", "90 % interval"))
@@ -151,7 +151,7 @@ def bought(machine: OwnedMachine) -> str:
 
 def months(value: float) -> str:
     """'4.2 months'; above ten years '32 years'."""
-    return f"{value:.2g} months" if value <= 120 else f"{value / 12:,.0f} years"
+    return f"{rounded(value)} months" if value <= 120 else f"{value / 12:,.0f} years"
 
 
 def rejected(reasons: Mapping[str, Rejection], *, considered: int) -> list[RenderableType]:

@@ -152,7 +152,7 @@ class Engine:
             raise InputError(
                 f"{words} of {longest:,} tokens are more than {self.memory_share:.0%} of the device's "
                 f"{capacity_bytes / 1e9:,.1f} GB.",
-                ["a device with more memory, or several (h100-sxm:2)", "shorter requests"],
+                ["a device with more memory, or more of them (--on CHIP:COUNT)", "shorter requests"],
             )
         cache_tokens = self._tokens_in(generation, free, longest, batched_tokens)
         if sequences is None:

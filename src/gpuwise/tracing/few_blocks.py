@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +21,7 @@ from gpuwise.trace.parallel.alignment import NotPeriodicError, aligned
 from gpuwise.trace.parallel.variant import is_sharded
 
 Call = tuple[Hashable, ...]
+Within = Callable[[nn.Module], AbstractContextManager[object]]  # makes a context of the model, in which it runs
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
@@ -49,23 +51,25 @@ class FewBlocks:
         return replace(job, model=model)
 
 
-def few_blocks(job: Job, strategy: Strategy) -> FewBlocks | None:
+def few_blocks(job: Job, strategy: Strategy, *, within: Within = nullcontext) -> FewBlocks | None:
     """How few blocks show the step of a job; None where all are to be recorded.
 
     The blocks must be alike: their modules, parameters and settings, and the operators of a forward pass on the `meta` device,
     which is run with all blocks and with few.
+
+    within: what the model is to run in, as when it is recorded.
     """
     if not _repeats(job, strategy):
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the recording shows what matters
         try:
-            return _few_blocks(job, strategy)
+            return _few_blocks(job, strategy, within)
         except Exception:  # the user's model may raise anything, above all on the meta device; all of it is then recorded
             return None
 
 
-def _few_blocks(job: Job, strategy: Strategy) -> FewBlocks | None:
+def _few_blocks(job: Job, strategy: Strategy, within: Within) -> FewBlocks | None:
     model = meta_model(job)
     blocks = repeated_blocks(model)
     paths = {id(module): path for path, module in model.named_modules()}
@@ -84,7 +88,8 @@ def _few_blocks(job: Job, strategy: Strategy) -> FewBlocks | None:
     passes = []
     for count in (few.blocks, few.long, few.short):
         del _container(model, container)[count:]
-        passes.append(_forward(job, strategy, model, batch))
+        with within(model):
+            passes.append(_forward(job, strategy, model, batch))
     whole, long_pass, short_pass = passes
     try:
         alignment = aligned(short_pass, long_pass, (short_pass, long_pass), few.blocks - few.short)

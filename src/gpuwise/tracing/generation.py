@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -26,11 +26,11 @@ from gpuwise.tracing import accelerator
 from gpuwise.tracing.assemble import to_trace
 from gpuwise.tracing.cache_tensors import bytes_of, tensors_of
 from gpuwise.tracing.environment import DEVICES, environment
-from gpuwise.tracing.few_blocks import few_blocks
+from gpuwise.tracing.few_blocks import Within, few_blocks
 from gpuwise.tracing.grouped_experts import grouped_experts
-from gpuwise.tracing.linear_attention import linear_attention_as_kernels
 from gpuwise.tracing.recorder import Recorder
 from gpuwise.tracing.refusals import explained
+from gpuwise.tracing.state_kernels import states_as_kernels
 from gpuwise.tracing.step import name_weights
 from gpuwise.tracing.weights import weights_of
 from gpuwise.tracing.world import fake_world
@@ -97,8 +97,12 @@ def record_generation(
     )
     if family is None:
         raise JobError(
-            f"{job.name or 'the job'} runs other operations on prompts of other lengths, which gpuwise cannot follow yet.",
-            ["write generate so that it runs the same operations at every length", _PASS_ALONE],
+            f"{job.name or 'the job'} runs other operations on prompts of other lengths, as loops over tokens do, which "
+            "gpuwise cannot follow yet.",
+            [
+                "write generate so that it runs the same operations at every length",
+                "forecast one forward pass: gpuwise forecast JOB --mode infer",
+            ],
         )
     tokens, head = tokens_and_head(family, recorded.weights)
     a, b = (traces[SEQUENCES.start, 1, past] for past in PAST)
@@ -152,13 +156,12 @@ class _Recorded:
 
 def _repeated(job: Job, strategy: Strategy, target: str, points: Sequence[Point]) -> _Recorded | None:
     """The recordings, from those of a few of the model's blocks; None where they do not show the others."""
-    few = few_blocks(job, strategy)
+    few = few_blocks(job, strategy, within=_as_engines_run)
     if few is None:
         return None
     try:
-        within = _as_engines_run
         short, long = (
-            _recorded(few.job(job, count), strategy, target, points, within=within) for count in (few.short, few.long)
+            _recorded(few.job(job, count), strategy, target, points, within=_as_engines_run) for count in (few.short, few.long)
         )
     except GpuwiseError:  # recorded with all its blocks, the job raises the error that its user is to read
         return None
@@ -183,9 +186,9 @@ def _recorded(
     target: str,
     points: Iterable[Point],
     *,
-    within: Callable[[nn.Module], AbstractContextManager[object]] = nullcontext,
+    within: Within = nullcontext,
 ) -> _Recorded:
-    """The recordings. within: makes a context of the model, in which it runs."""
+    """The recordings. within: what the model runs in."""
     if (problem := accelerator.problem()) is not None:
         raise UnsupportedError(
             f"PyTorch {torch.__version__} does not run gpuwise's virtual accelerator: {problem}.",
@@ -224,7 +227,7 @@ def _recorded(
 @contextmanager
 def _as_engines_run(model: nn.Module) -> Iterator[None]:
     """Within it, what engines replace by kernels of their own runs as those."""
-    with linear_attention_as_kernels(model), grouped_experts(model):
+    with states_as_kernels(model), grouped_experts(model):
         yield
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.notes import Note
-from gpuwise.notes.parallel import composed_rank
+from gpuwise.notes.parallel import autocast_without_shards, composed_rank
 from gpuwise.strategy import StepFacts, Strategy, check_techniques
 from gpuwise.trace.header import Header
 from gpuwise.trace.parallel.communication import Collective, Communication, group_along
@@ -107,8 +107,10 @@ def _composed(trace: Trace, whole: Trace, strategy: Strategy, rank: int) -> tupl
     if mesh.pp > 1:
         trace = with_in_flight(trace, strategy, rank, received_bytes=received_bytes)
     trace, communication = _data_parallel(trace, strategy, rank)
-    notes: tuple[Note, ...] = (*trace.header.assumption_notes, composed_rank(axes=str(mesh)))
-    head, sizes = replace(trace.header, strategy=strategy, assumption_notes=notes), whole.header.sizes
+    notes: list[Note] = [*trace.header.assumption_notes, composed_rank(axes=str(mesh))]
+    if strategy.precision.startswith("amp-") and mesh.data_parallel * mesh.cp == 1:
+        notes.append(autocast_without_shards(precision=strategy.precision, axes=str(mesh)))
+    head, sizes = replace(trace.header, strategy=strategy, assumption_notes=tuple(notes)), whole.header.sizes
     trace = replace(trace, header=replace(head, sizes=sizes, units_per_sample=whole.header.units_per_sample))
     return trace, communication.and_also(*collectives)
 
