@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from test_trace_sharded import language_job
 from torch import Tensor, nn
 
 from gpuwise.job import Job
+from gpuwise.job.hf import hf_job
 from gpuwise.job.models.llama import Llama, LlamaConfig
 from gpuwise.strategy import Mesh, Parallelism, Strategy
 from gpuwise.trace import Trace, live_bytes
@@ -93,6 +96,19 @@ def check_equal(job: Job, strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("name", FEW)
 def test_a_step_of_many_blocks_is_the_one_that_is_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_equal(llama(12), FEW[name], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "strategy", [Strategy(), Strategy("amp-bf16", recompute="full"), Strategy("bf16", mode="infer")], ids=str
+)
+def test_a_step_of_a_model_of_transformers_is_the_one_that_is_recorded(
+    strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its masks read a value, which has the same answer on the `meta` device as in a recording."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 12, "num_attention_heads": 4, "vocab_size": 256}
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_key_value_heads": 2, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    check_equal(hf_job(str(tmp_path), seq_len=32), strategy, monkeypatch)
 
 
 @pytest.mark.parametrize("name", MANY)

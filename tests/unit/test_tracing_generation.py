@@ -21,7 +21,7 @@ from gpuwise.job.models.llama import Llama, LlamaConfig
 from gpuwise.job.models.mixtral import Mixtral, MixtralConfig
 from gpuwise.serving.engines import engines
 from gpuwise.serving.experts import ExpertShape, expert_shape
-from gpuwise.serving.generation import fused
+from gpuwise.serving.generation import Generation, fused
 from gpuwise.serving.sharing import GROUPED
 from gpuwise.tracing.generation import record_generation
 
@@ -240,6 +240,10 @@ def test_few_blocks_are_recorded_where_layers_are_shared_too(monkeypatch, tp):
     monkeypatch.setattr(recording, "_repeated", lambda *arguments: None)
     whole = record_generation(tiny(layers=12), tp=tp)
     assert layers[-1] == 12
+    check_equal(few, whole)
+
+
+def check_equal(few: Generation, whole: Generation) -> None:
     for name in ("attention", "weights", "cache_bytes_per_token", "cache_bytes_per_sequence", "activation_bytes_per_token"):
         assert getattr(few, name) == getattr(whole, name)
     for tokens in (1, 5, 512):
@@ -248,6 +252,25 @@ def test_few_blocks_are_recorded_where_layers_are_shared_too(monkeypatch, tp):
             b.operations.name[row] for row in b.sequence.operation
         ]
         assert np.array_equal(a.operations.values[a.sequence.operation], b.operations.values[b.sequence.operation])
+
+
+@pytest.mark.parametrize("name", ["qwen3", "mixtral", "mamba"])
+def test_few_blocks_of_models_of_transformers_show_all(name: str, monkeypatch, tmp_path: Path):
+    """Their masks read a value, which has the same answer on the `meta` device as in a recording."""
+    monkeypatch.setitem(ARCHITECTURES[name], "num_hidden_layers", 8)
+    job, repeated = job_of(tmp_path, name), recording._repeated
+    shown: list[bool] = []
+
+    def counted(*arguments):
+        result = repeated(*arguments)
+        shown.append(result is not None)
+        return result
+
+    monkeypatch.setattr(recording, "_repeated", counted)
+    few = record_generation(job)
+    assert shown == [True]
+    monkeypatch.setattr(recording, "_repeated", lambda *arguments: None)
+    check_equal(few, record_generation(job))
 
 
 @pytest.mark.parametrize("layers", [3, 12])
