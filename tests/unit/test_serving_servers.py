@@ -78,7 +78,8 @@ def test_many_cores_serve_more_by_several_servers(monkeypatch: pytest.MonkeyPatc
     assert f"xeon-6980p: {row.forward.servers} of {row.forward.threads} threads" in " ".join(several.assumptions)
 
 
-def test_servers_of_this_machine_are_named_where_it_is_enough():
+def test_servers_of_this_machine_are_named_where_it_is_enough(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # which would leave servers a part of its cores
     plan = serve_plan(small_job(), on="here", rate="10/s", servers="2")
     assert "with 2 servers on it" in plan.remarks[0]
 
