@@ -138,7 +138,7 @@ def test_a_mesh_that_one_device_does_not_have_keeps_the_others_in_its_way_out() 
     ],
 )
 def test_autocast_of_a_mesh_without_data_parallelism_is_noted(on: str, mesh: str, precision: str, autocasts: bool) -> None:
-    """Beside replicas the same ranks are FSDP2's, which casts parameters: a step is shorter than the replica's alone."""
+    """Beside replicas the same ranks are FSDP2's, which casts parameters."""
     forecast = gpuwise.forecast("llama3-8b", on=on, mesh=mesh, precision=precision, recompute="full", micro_batch=1)
     assert ("autocast-without-shards" in {note.kind for note in forecast.assumption_notes}) == autocasts
 

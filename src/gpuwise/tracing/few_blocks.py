@@ -93,9 +93,9 @@ def _few_blocks(job: Job, strategy: Strategy, within: Within) -> FewBlocks | Non
             lambda tensor: tensor.to("meta", dtype if tensor.is_floating_point() else None),
         )
     passes = []
-    for count in (few.blocks, few.long, few.short):
-        del _container(model, container)[count:]
-        with within(model):
+    with within(model):
+        for count in (few.blocks, few.long, few.short):
+            del _container(model, container)[count:]
             passes.append(_forward(job, strategy, model, batch))
     whole, long_pass, short_pass = passes
     try:

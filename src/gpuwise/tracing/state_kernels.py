@@ -30,12 +30,8 @@ def delta_rule(
 ) -> tuple[Tensor, Tensor | None]:
     """Outputs of a gated delta rule, (n, tokens, heads, size), and its state (n, heads, key size, size), by shapes alone."""
     out = value * beta[..., None].to(value.dtype)
-    if not output_final_state:
-        return out, None
-    if initial_state is not None:
-        return out, initial_state
     n, _, heads, size = value.shape
-    return out, torch.zeros((n, heads, key.shape[-1], size), dtype=torch.float32, device=value.device)
+    return out, _state(initial_state, (n, heads, key.shape[-1], size), value) if output_final_state else None
 
 
 def selective_scan(
@@ -51,9 +47,7 @@ def selective_scan(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Outputs of Mamba's scan over a prompt, (n, width, tokens), and its state (n, width, state size), by shapes alone."""
     out = _gated(values, dt, z)
-    if not return_last_state:
-        return out
-    return out, torch.zeros((*values.shape[:2], A.shape[-1]), dtype=torch.float32, device=values.device)
+    return (out, _state(None, (*values.shape[:2], A.shape[-1]), values)) if return_last_state else out
 
 
 def chunk_scan(
@@ -71,12 +65,8 @@ def chunk_scan(
     """Outputs of Mamba-2's scan over a prompt, (n, tokens, heads, size), and its state (n, heads, size, state size), by shapes
     alone."""
     out = _gated(values, dt[..., None], z)
-    if not return_final_states:
-        return out
-    if initial_states is not None:
-        return out, initial_states
     n, _, heads, size = values.shape
-    return out, torch.zeros((n, heads, size, B.shape[-1]), dtype=torch.float32, device=values.device)
+    return (out, _state(initial_states, (n, heads, size, B.shape[-1]), values)) if return_final_states else out
 
 
 def state_update(
@@ -98,6 +88,10 @@ def state_update(
 def _gated(values: Tensor, dt: Tensor, z: Tensor | None) -> Tensor:
     dt = dt.to(values.dtype)
     return values * dt if z is None else torch.addcmul(z, values, dt)
+
+
+def _state(before: Tensor | None, shape: tuple[int, ...], values: Tensor) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float32, device=values.device) if before is None else before
 
 
 # Functions of Transformers' models, which it replaces by those kernels where they are installed.
