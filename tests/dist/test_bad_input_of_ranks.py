@@ -71,6 +71,7 @@ def test_a_folder_that_another_run_has(begun: Path):
     assert contents(begun) == before
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_the_file_of_a_rank(tmp_path: Path):
     """The older checkpoint is taken; without one the run does not begin anew by itself."""
     folder = tmp_path / "run"

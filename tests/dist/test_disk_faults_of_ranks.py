@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 import runs
 from ranks import on_ranks
+from tests.quick import quick
 
 import gpuwise
 from gpuwise.runtime.checkpoint import CheckpointStore, Files
@@ -43,7 +44,9 @@ def trained(folder: str, refusals: int) -> dict[str, Any]:
     return trainer.result.to_dict()
 
 
-@pytest.mark.parametrize(("refusals", "saved"), [(1, True), (1_000_000, False)], ids=["for a while", "to the end"])
+@pytest.mark.parametrize(
+    ("refusals", "saved"), quick([(1, True), (1_000_000, False)], slow=[(1, True)]), ids=["for a while", "to the end"]
+)
 def test_a_full_disk_on_one_rank_is_reported_and_loses_nothing(refusals: int, saved: bool, tmp_path: Path):
     for result in on_ranks(2, trained, str(tmp_path / "run"), refusals):
         assert result["steps"] == STEPS

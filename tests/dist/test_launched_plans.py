@@ -66,6 +66,7 @@ def weights(run: Path) -> bytes:
     return (run / f"checkpoints/step-{STEPS:08}/model.rank-00000.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_signal_to_the_script_saves_and_the_script_goes_on(planned: gpuwise.Plan, tmp_path: Path):
     folder = written(planned, tmp_path / "one", "torchrun")
     first = start(folder)

@@ -71,6 +71,7 @@ def test_a_plan_for_devices_that_are_not_here_starts_nothing(planned: gpuwise.Pl
     assert "gpuwise plan small.py:job" in ended.stderr or "--on here" in ended.stderr
 
 
+@pytest.mark.slow
 def test_the_forecast_beside_the_steps_is_of_a_recorded_rank(tmp_path: Path):
     """Context parallelism cannot be composed from a recording of one length. Rank 0 records before ranks are connected."""
     examples = Path(__file__).parents[2] / "examples"

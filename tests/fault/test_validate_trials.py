@@ -60,6 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return fresh_folder(tmp_path, monkeypatch, JOBS)
 
 
+@pytest.mark.slow
 def test_what_becomes_of_a_trial_is_its_outcome_and_the_others_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(validating, "oom_kills", lambda: None)  # as where the system does not count
     monkeypatch.setattr(validating, "disturbances", lambda before, after: [])  # other tests run beside this one

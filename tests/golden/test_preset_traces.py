@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.quick import quick
 
 from gpuwise.serving.preset_generations import SHIPPED, generation_path, load_preset_generation
 from gpuwise.strategy import Strategy
@@ -21,10 +22,20 @@ def paths(trace: Trace) -> list[str]:
     return [trace.modules[index] for index in [*trace.sequence.module, *trace.storages.module]]
 
 
-SLOW = ("sd15-unet", "mixtral-8x7b", "llama2-13b", "llama3-70b", "llama3-405b")  # others show the same of smaller ones
+SLOW = (
+    "bert-large",
+    "gpt2-large",
+    "gpt2-xl",
+    "sd15-unet",
+    "mixtral-8x7b",
+    "llama2-7b",
+    "llama2-13b",
+    "llama3-70b",
+    "llama3-405b",
+)  # others show the same of smaller ones
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in PRESETS])
+@pytest.mark.parametrize("name", quick(PRESETS, slow=SLOW))
 def test_one_variant_records_the_same_today(name: str) -> None:
     info = PRESETS[name]
     of_preset = variants(info)
@@ -39,7 +50,7 @@ def test_an_adapted_variant_records_the_same_today(adapter: str) -> None:
     check("llama2-7b", Strategy("amp-bf16", recompute="full", adapter=adapter))
 
 
-QUICK = ("gpt2", "gpt2-medium", "llama2-7b", "llama3-8b")
+QUICK = ("gpt2", "llama3-8b")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from tests.quick import quick
 
 from gpuwise.api.devices import device_of
 from gpuwise.api.sources import source_of
@@ -72,7 +73,10 @@ def cluster_of(name: str) -> Cluster:
 
 @pytest.mark.parametrize(
     ("name", "batch"),
-    [("h100-sxm:2", 4), ("h100-sxm:2x2", 8), ("rtx-4090:8", 1), pytest.param("rtx-4090:8", 4, marks=pytest.mark.slow)],
+    quick(
+        [("h100-sxm:2", 4), ("h100-sxm:2x2", 8), ("rtx-4090:8", 1), ("rtx-4090:8", 4)],
+        slow=[("h100-sxm:2x2", 8), ("rtx-4090:8", 4)],
+    ),
 )
 def test_the_search_finds_the_best_of_all_strategies_with_parts_of_sequences(name: str, batch: int) -> None:
     cluster, blocks = cluster_of(name), JobBlocks(pricer().traces, TECHNIQUES, micro_batches=MICRO_BATCHES)
@@ -107,7 +111,8 @@ def test_a_job_that_fits_in_no_other_way_has_parts_of_sequences(name: str, batch
     assert best.points[0].strategy.mesh.cp == 2
 
 
-@pytest.mark.parametrize("on", ["h100-sxm:8x4", pytest.param("h200-sxm:8x2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["h100-sxm:8x4", "h200-sxm:8x2"])
 def test_the_search_divides_experts_as_exact_forecasts_do(on: str) -> None:
     """Every strategy with parts of experts, against the best one that is composed."""
     pricer, cluster = StepPricer(source_of("mixtral-8x7b").traces()), cluster_of(on)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.quick import quick
 
 from gpuwise.api.devices import device_of
 from gpuwise.api.sources import source_of
@@ -111,7 +112,7 @@ def forecasts(name: str) -> tuple[Forecast, ...]:
     return tuple(result)
 
 
-@pytest.mark.parametrize("name", [pytest.param(CLUSTERS[0], marks=pytest.mark.slow), *CLUSTERS[1:]])
+@pytest.mark.parametrize("name", quick(CLUSTERS, slow=CLUSTERS[:2]))
 def test_the_search_looks_at_every_legal_strategy(name: str) -> None:
     """Left out are tensor parallelism across machines, which is far slower, and selective recompute of whole sequences."""
     cluster = cluster_of(name)

@@ -7,6 +7,7 @@ from functools import cache
 from itertools import product
 
 import numpy as np
+import pytest
 
 from gpuwise.api.devices import device_of
 from gpuwise.api.sources import source_of
@@ -87,6 +88,7 @@ def test_nothing_is_offloaded_where_that_is_no_help() -> None:
         assert list(offloaded(Constraints(BATCH, techniques=techniques), CARD)) == []
 
 
+@pytest.mark.slow
 def test_what_fits_in_no_way_is_still_short_of_memory() -> None:
     best = StrategySearch(pricer()).best(replace(CARD, memory_bytes=2**20), Constraints(BATCH))
     assert isinstance(best, NoStrategy)

@@ -84,6 +84,7 @@ def test_an_argument_of_any_length_is_the_users_error_in_a_few_lines(
     assert len(done.stderr) < 1_500
 
 
+@pytest.mark.slow
 def test_a_job_in_a_file_whose_name_is_no_text(tmp_path: Path):
     name = b"na\xff\xe9me.py"
     try:

@@ -11,6 +11,7 @@ import torch
 from benchmarks.fit.steps import Step, entries_of, table_of
 from benchmarks.support.published_case import Case
 from benchmarks.support.published_recordings import step_of
+from tests.quick import quick
 from torch import Tensor, nn
 
 import gpuwise
@@ -69,7 +70,8 @@ def test_a_vision_model_takes_as_long_as_the_page_scores(
 
 
 @pytest.mark.parametrize(
-    ("mode", "channels_last"), [("infer", False), ("infer", True), pytest.param("train", True, marks=pytest.mark.slow)]
+    ("mode", "channels_last"),
+    quick([("infer", False), ("infer", True), ("train", True)], slow=[("infer", True), ("train", True)]),
 )
 def test_a_compiled_vision_model_takes_as_long_as_the_page_scores(mode: str, channels_last: bool, tmp_path: Path) -> None:
     strategy = Strategy("amp-fp16", micro_batch=32, mode=mode, channels_last=channels_last, compile=True)

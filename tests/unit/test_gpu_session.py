@@ -64,6 +64,7 @@ def watched(part: int, folder: Path, see: Callable[[subprocess.Popen[bytes], dic
         yield
 
 
+@pytest.mark.slow
 def test_memory_with_a_row_killed_and_the_session_killed_in_another(tmp_path: Path) -> None:
     killed: Counter[str] = Counter()
 

@@ -62,8 +62,13 @@ def test_nothing_is_set_where_it_would_be_too_late(monkeypatch: pytest.MonkeyPat
     ("command", "variables", "policy"),
     [
         (["-m", "gpuwise", "train", "waits.py:job", "--steps", "1", "--no-run"], {}, "passive"),
-        (["-m", "gpuwise", "train", "waits.py:job", "--steps", "1", "--no-run"], {"OMP_WAIT_POLICY": "active"}, "active"),
-        (["-c", PYTHON.format(first="")], {}, "passive"),
+        pytest.param(
+            ["-m", "gpuwise", "train", "waits.py:job", "--steps", "1", "--no-run"],
+            {"OMP_WAIT_POLICY": "active"},
+            "active",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["-c", PYTHON.format(first="")], {}, "passive", marks=pytest.mark.slow),
         (["-c", PYTHON.format(first=", torch")], {}, None),
     ],
     ids=["command", "chosen", "python", "python with PyTorch loaded"],

@@ -242,6 +242,16 @@ def test_a_decoder_without_a_head_is_served_for_its_embeddings(folder):
         assert (job.generate is not None) == generates
 
 
+def test_a_model_that_reads_images_too_reads_text_alone_here(folder):
+    text = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 64, "vocab_size": 100}
+    images = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 64, "image_size": 28}
+    config = {"model_type": "mistral3", "text_config": {**text, "model_type": "mistral"}, "vision_config": images}
+    job = resolve(f"hf:{folder({**config, 'architectures': ['Mistral3ForConditionalGeneration']})}", seq_len=16)
+    assert job.generate is not None
+    assert [note.text for note in job.assumptions if note.kind == "text-of-multimodal"]
+    assert set(job.batch(2)) == {"input_ids", "labels"}
+
+
 def test_an_unreachable_hub_is_answered_with_a_local_folder(monkeypatch):
     def unreachable(*args, **kwargs):
         raise OSError("We couldn't connect to the hub.\nCheck your connection.")

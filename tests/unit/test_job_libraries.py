@@ -71,6 +71,7 @@ def test_libraries_are_silent_unless_the_user_wants_them(monkeypatch: pytest.Mon
     assert os.environ["TRANSFORMERS_VERBOSITY"] == "info"
 
 
+@pytest.mark.slow
 def test_forecasting_an_adapter_prints_nothing_beside_the_answer(tmp_path: Path):
     if find_spec("peft") is None:
         pytest.skip("peft is absent")

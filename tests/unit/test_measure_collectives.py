@@ -21,6 +21,7 @@ CPU = torch.device("cpu")
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
+@pytest.mark.slow
 def test_two_processes_agree():
     messages: list[str] = []
     results = list(collectives.rows(0.1, CPU, lambda note: messages.append(note.text)))

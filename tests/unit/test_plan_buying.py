@@ -161,6 +161,7 @@ def test_the_command_compares_machines_and_renting(tmp_path, capsys):
     assert renting["usd_a_year"] == pytest.approx(rent * 365 / 7)
 
 
+@pytest.mark.slow
 def test_hours_a_week_are_those_of_the_device_that_is_named(tmp_path):
     path = tmp_path / "jobs.toml"
     path.write_text('machines = ["rtx-4090:1"]\n[[job]]\njob = "gpt2"\nhours_a_week = 20\non = "rtx-4090"\n')
@@ -192,6 +193,7 @@ def test_the_flag_goes_alone_and_without_it_a_job_is_needed(tmp_path, capsys):
     assert "JOB" in streams.err
 
 
+@pytest.mark.slow
 def test_developing_on_ones_own_and_running_in_the_cloud_is_compared_with_both(tmp_path):
     path = tmp_path / "jobs.toml"
     develop = '[[job]]\njob = "gpt2"\nname = "develop"\nhours_a_week = 20\non = "rtx-4090"\n'

@@ -33,6 +33,7 @@ def clusters(request: Request) -> tuple[list[Candidate], dict[str, set[str]]]:
     return joined, alone
 
 
+@pytest.mark.slow
 def test_a_wider_search_adds_to_what_is_searched_already(monkeypatch):
     """It is equal to one of all the hardware, and searches on no cluster twice."""
     catalog = Catalog(user_files=())

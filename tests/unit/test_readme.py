@@ -26,13 +26,15 @@ SLOW = ("gpuwise record", "gpuwise measure", "gpuwise validate --suite")
 
 HALF_A_MINUTE = (
     "gpuwise plan gpt2 --tokens 2.5B --budget 60 --deadline 2d --why 4",
+    "gpuwise plan gpt2 --tokens 2.5B --objective least-energy",
+    "gpuwise plan examples/forest.py:job --trial-limit",
     "gpuwise plan llama3-70b",
     "gpuwise record gpt2",
     "gpuwise serve-plan llama3-70b --engine llama.cpp",
     "gpuwise serve-plan llama3-8b --engine llama.cpp",
     "gpuwise train examples/char_gpt.py:job",
     "gpuwise validate examples/char_gpt.py:job",
-    "gpuwise validate gpt2 --micro-batch 2",
+    "gpuwise validate gpt2",
 )
 
 

@@ -65,6 +65,7 @@ def test_devices_that_cannot_share_heads_are_left_out(few_chips, monkeypatch: py
     assert result.rows[0].replicas
 
 
+@pytest.mark.slow
 def test_devices_without_bf16_serve_in_fp16_unless_bf16_is_named(few_chips):
     result = serve_plan(job(), on="t4,rtx-4090", rate="10/s")
     t4 = next(row for row in result.rows if row.device == "t4")
@@ -78,7 +79,7 @@ def test_devices_without_bf16_serve_in_fp16_unless_bf16_is_named(few_chips):
     assert "left out, since they do not compute in the precision: t4 (bf16)" in named.assumptions
 
 
-@pytest.mark.parametrize("slo", ["ttft=200ms,tpot=4ms", pytest.param("", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("slo", ["ttft=200ms,tpot=4ms", ""])
 def test_users_of_the_whole_catalog_are_those_of_every_device_by_name(few_chips, slo: str):
     question = {"concurrency": 100, "input": 300, "output": 60, "slo": slo}
     whole = serve_plan(job(), **question)
@@ -152,6 +153,7 @@ def test_a_budget_marks_rows_and_names_the_nearest():
         serve_plan(job(), on="rtx-4090,h100-sxm", rate="10/s", budget=f"{cheap / 2}")
 
 
+@pytest.mark.slow
 def test_nothing_in_the_catalog_serves_it(few_chips):
     with pytest.raises(UnsupportedError, match="nothing that offers of the catalog sell"):
         serve_plan(job(), rate="1/s", slo="tpot=0.001ms")

@@ -53,7 +53,10 @@ def recorded(config: dict[str, object], folder: Path) -> Generation:
 
 @pytest.mark.parametrize(
     ("config", "own"),
-    [({**GLM, "model_type": "glm_moe_dsa"}, 2), ({**DEEPSEEK, "model_type": "deepseek_v32"}, 3)],
+    [
+        pytest.param({**GLM, "model_type": "glm_moe_dsa"}, 2, marks=pytest.mark.slow),
+        ({**DEEPSEEK, "model_type": "deepseek_v32"}, 3),
+    ],
     ids=["glm_moe_dsa", "deepseek_v32"],
 )
 def test_a_recording_shows_how_many_keys_are_chosen_and_by_what(config, own, tmp_path):

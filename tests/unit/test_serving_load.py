@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.quick import quick
 
 from gpuwise.api.serving_arrivals import parse_arrivals, planned_load
 from gpuwise.errors import FileFormatError, InputError
@@ -286,7 +287,9 @@ def test_what_an_instance_serves_does_not_depend_on_the_length_of_a_file():
     assert served[0] == pytest.approx(served[1], rel=0.05)
 
 
-@pytest.mark.parametrize("load", [LoadShape(Lengths(100, 40), variation=8.0), "file"], ids=["gamma", "file"])
+@pytest.mark.parametrize(
+    "load", quick([LoadShape(Lengths(100, 40), variation=8.0), "file"], slow=["file"]), ids=["gamma", "file"]
+)
 def test_a_row_of_bursts_has_the_fewest_instances_that_hold_the_limits(load: LoadShape | str):
     """Against every smaller number, and with what one of so many serves; what else rests on the row counts as many."""
     if isinstance(load, str):

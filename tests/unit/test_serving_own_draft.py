@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.one_recording import one_recording  # noqa: F401
+from tests.quick import quick
 from tests.unit.test_serving_host_experts import DENSE_FIRST, MIXTURE, folder_of
 from torch import nn
 
@@ -82,7 +83,7 @@ def test_bytes_of_eagle_are_those_of_its_module(llama: tuple[Generation, nn.Modu
     assert own_draft(generation, "eagle3").stored(None).bytes == 2 * elements(eagle(model))
 
 
-@pytest.mark.parametrize("which", ["llama", "mixture"])
+@pytest.mark.parametrize("which", quick(["llama", "mixture"], slow=["mixture"]))
 def test_bytes_of_mtp_are_those_of_the_last_layer_and_what_joins(which: str, request: pytest.FixtureRequest):
     generation, model = request.getfixturevalue(which)
     width = model.config.hidden_size
@@ -127,6 +128,7 @@ def test_defaults_are_those_measured():
     assert DraftSettings.of("gpt2", draft_tokens=None, acceptance=0.5).own is None
 
 
+@pytest.mark.slow
 def test_a_plan_with_eagle(tmp_path: Path):
     larger = {**LLAMA, "hidden_size": 2048, "num_attention_heads": 16, "num_hidden_layers": 24}
     job = hf_job(str(folder_of(larger, tmp_path / "model")))

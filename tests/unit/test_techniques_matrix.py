@@ -306,6 +306,7 @@ def test_two_real_steps_on_the_cpu(technique: str) -> None:
     assert math.isfinite(done.last_loss)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torchao compiles this update with a C++ compiler")
 def test_two_real_steps_with_8_bit_state() -> None:
     assert gpuwise.train(JOB, steps=2, progress="silent", micro_batch=4, optimizer="adamw-8bit").steps == 2

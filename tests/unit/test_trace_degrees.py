@@ -46,9 +46,9 @@ QUICK = [
     Strategy("bf16", mesh=Mesh(tp=8), parallelism=LOSS, optimizer="sgd", optimizer_kernels="for-loop"),
     Strategy("bf16", mesh=Mesh(dp_shard=8)),
     Strategy("fp32", mesh=Mesh(dp_replicate=5)),
-    Strategy("bf16", mesh=Mesh(cp=8)),
 ]
 SLOW = [
+    Strategy("bf16", mesh=Mesh(cp=8)),
     Strategy("amp-bf16", mesh=Mesh(tp=8), parallelism=SEQUENCE, accumulation=3, recompute="full"),
     Strategy("amp-bf16", mesh=Mesh(dp_shard=8), parallelism=Parallelism(shard="optimizer"), accumulation=4),
     Strategy("bf16", mesh=Mesh(dp_shard=8), parallelism=Parallelism(shard="gradients"), recompute="selective"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.quick import quick
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.job import Job
@@ -62,7 +63,11 @@ def waits(trace: Trace) -> list[list[int]]:
     return [getattr(trace.waits, name).tolist() for name in ("position", "stream", "on")]
 
 
-@pytest.mark.parametrize(("strategy", "rank", "optimizers"), CASES, ids=lambda value: str(getattr(value, "mesh", "")))
+@pytest.mark.parametrize(
+    ("strategy", "rank", "optimizers"),
+    quick(CASES, slow=[*CASES[2:5], CASES[6]]),
+    ids=lambda value: str(getattr(value, "mesh", "")),
+)
 def test_a_composed_optimizer_of_a_rank_is_the_one_recorded(
     strategy: Strategy, rank: int, optimizers: list[tuple[str, str | None]]
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from tests.quick import quick
 
 from gpuwise.api.devices import device_of
 from gpuwise.cost.host import host_s
@@ -83,7 +84,11 @@ SHARDS = [
 
 
 @pytest.mark.parametrize("job", [llama, gpt2])
-@pytest.mark.parametrize("strategy", SHARDS, ids=lambda s: f"{s.mesh} {s.parallelism.shard} {s.precision} x{s.accumulation}")
+@pytest.mark.parametrize(
+    "strategy",
+    quick(SHARDS, slow=SHARDS[3::2]),
+    ids=lambda s: f"{s.mesh} {s.parallelism.shard} {s.precision} x{s.accumulation}",
+)
 def test_shards_hold_and_exchange_what_is_recorded(strategy: Strategy, job: Callable[[], Job]) -> None:
     (recorded, measured), (composed, communication) = both(strategy, job)
     for category in ("parameter", "optimizer_state"):
@@ -122,12 +127,15 @@ SPLIT = [
 ]
 
 
-@pytest.mark.parametrize(("job", "strategy"), SPLIT, ids=lambda value: getattr(value, "__name__", None) or str(value.mesh))
+@pytest.mark.parametrize(
+    ("job", "strategy"), quick(SPLIT, slow=SPLIT[2::2]), ids=lambda value: getattr(value, "__name__", None) or str(value.mesh)
+)
 def test_parts_of_layers_and_stages_need_the_memory_that_is_recorded(job: Callable[[], Job], strategy: Strategy) -> None:
     (recorded, _), (composed, _) = both(strategy, job)
     assert live_bytes(composed).peak_bytes == pytest.approx(live_bytes(recorded).peak_bytes, rel=0.02)
 
 
+@pytest.mark.slow
 def test_ranks_of_equal_meshes_are_recorded_one_after_another_in_one_process() -> None:
     strategy = Strategy(mesh=Mesh(dp_shard=2, tp=2))
     lengths = {len(record(llama(), strategy, rank=rank).sequence) for rank in (0, 2, 3)}
@@ -146,6 +154,7 @@ def test_waiting_for_a_collective_takes_no_memory() -> None:
     assert [size for _, size in made] == [logits_bytes // 2, logits_bytes, logits_bytes]
 
 
+@pytest.mark.slow
 def test_a_rank_is_recorded_alike_again_and_again() -> None:
     """The copies on which a split is tried are gone before the recording."""
     strategy = Strategy("fp32", mesh=Mesh(cp=2), parallelism=Parallelism(context="gather"))
@@ -178,7 +187,7 @@ def test_the_host_launches_what_it_launches_in_a_recording(strategy: Strategy, j
     assert composed_s == pytest.approx(recorded_s, rel=0.015)
 
 
-@pytest.mark.parametrize("mesh", [Mesh(dp_shard=8), Mesh(dp_replicate=4)], ids=str)
+@pytest.mark.parametrize("mesh", quick([Mesh(dp_shard=8), Mesh(dp_replicate=4)], slow=[Mesh(dp_shard=8)]), ids=str)
 def test_a_composed_step_that_the_host_bounds_takes_as_long_as_a_recorded_one(mesh: Mesh) -> None:
     """GPT-2 with one sample a device."""
     strategy, job = Strategy("amp-bf16", optimizer="adamw", mesh=mesh), preset_job("gpt2")

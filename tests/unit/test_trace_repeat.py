@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from test_trace_sharded import language_job
+from tests.quick import quick
 from torch import Tensor, nn
 
 from gpuwise.job import Job
@@ -56,10 +57,10 @@ def recorded(job: Job, strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> t
     left_out = 0
     extend = recording.repeated
 
-    def count(short: RecordedStep, long: RecordedStep, *, blocks: int, container: str) -> RecordedStep | None:
+    def count(short: RecordedStep, long: RecordedStep, *, copies: int, container: str) -> RecordedStep | None:
         nonlocal left_out
-        step = extend(short, long, blocks=blocks, container=container)
-        left_out = blocks - len(long.trace.header.blocks) if step is not None else 0
+        step = extend(short, long, copies=copies, container=container)
+        left_out = copies - 1 if step is not None else 0
         return step
 
     with monkeypatch.context() as patch:
@@ -93,13 +94,29 @@ def check_equal(job: Job, strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -
     assert trace.flops() == whole.flops()
 
 
-@pytest.mark.parametrize("name", FEW)
+LIKE_OTHERS = (
+    "amp, recomputed",
+    "bf16, selective, foreach",
+    "for-loop",
+    "context parallel",
+    "shards, accumulated",
+    "shards of gradients",
+    "replicas of shards",
+)
+
+
+@pytest.mark.parametrize("name", quick(FEW, slow=LIKE_OTHERS))
 def test_a_step_of_many_blocks_is_the_one_that_is_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_equal(llama(12), FEW[name], monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "strategy", [Strategy(), Strategy("amp-bf16", recompute="full"), Strategy("bf16", mode="infer")], ids=str
+    "strategy",
+    quick(
+        [Strategy(), Strategy("amp-bf16", recompute="full"), Strategy("bf16", mode="infer")],
+        slow=[Strategy("amp-bf16", recompute="full")],
+    ),
+    ids=lambda strategy: f"{strategy.precision} {strategy.recompute} {strategy.mode}",
 )
 def test_a_step_of_a_model_of_transformers_is_the_one_that_is_recorded(
     strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -111,7 +128,7 @@ def test_a_step_of_a_model_of_transformers_is_the_one_that_is_recorded(
     check_equal(hf_job(str(tmp_path), seq_len=32), strategy, monkeypatch)
 
 
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("name", quick(MANY, slow=("one device", "shards of tensor-parallel ranks")))
 def test_a_step_of_32_blocks_is_the_one_that_is_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_equal(llama(32), MANY[name], monkeypatch)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from tests.quick import quick
 from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed import device_mesh
@@ -215,7 +216,18 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+LIKE_OTHERS = (
+    "llama, amp-bf16, recomputed",
+    "llama, adam in foreach kernels",
+    "llama, momentum in bf16",
+    "llama, momentum in a loop",
+    "llama, lora in fp32",
+    "llama, lora in bf16, recomputed",
+    "llama, compiled",
+)
+
+
+@pytest.mark.parametrize("case", quick(CASES, slow=LIKE_OTHERS))
 def test_a_sharded_rank_is_what_fsdp_does(case: str) -> None:
     job, strategy = CASES[case]
     strategy = strategy.but(mesh=Mesh(dp_shard=RANKS))
@@ -234,6 +246,7 @@ def optimizer_state_bytes(job: Job, strategy: Strategy) -> int:
     return int(storages.size_bytes[storages.category == CATEGORIES.index("optimizer_state")].sum())
 
 
+@pytest.mark.slow
 def test_state_in_8_bits_is_as_large_in_fp32_shards_as_in_bf16_shards() -> None:
     """Codes, scales and tables depend on how many numbers there are; shards of under 4,096 keep plain state."""
     job = llama_job()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.quick import quick
 from torch import Tensor, nn
 
 from gpuwise.errors import JobError
@@ -68,7 +69,7 @@ def elements(step: Trace, name: str) -> list[int]:
     return [size // 4 for size in calls(step, name)]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
+@pytest.mark.parametrize("precision", quick(["fp32", "amp-fp16"], slow=["amp-fp16"]))
 def test_mask_rcnn_pools_what_its_sampler_and_its_pyramid_pass_on(precision: str) -> None:
     step = trace(detection.maskrcnn_resnet50_fpn, "train", precision=precision)
     pooled = elements(step, "torchvision.roi_align.default")
@@ -104,17 +105,18 @@ def test_pooling_moves_what_a_hand_count_says() -> None:
 OTHERS = [detection.fasterrcnn_resnet50_fpn, detection.keypointrcnn_resnet50_fpn, detection.retinanet_resnet50_fpn]
 
 
-def is_long(make: Callable[..., nn.Module], mode: str) -> bool:
-    """Forward passes of Keypoint R-CNN take most of a minute; its training has the same operators, and others such passes."""
-    return make is detection.keypointrcnn_resnet50_fpn and mode == "infer"
+CASES = [*product(OTHERS, ("accelerator", "cpu"), ("train", "infer"))]
+QUICK = [
+    (OTHERS[0], "accelerator", "train"),
+    (OTHERS[0], "cpu", "infer"),
+    (OTHERS[1], "cpu", "train"),
+    (OTHERS[2], "accelerator", "infer"),
+]
 
 
 @pytest.mark.parametrize(
     ("make", "target", "mode"),
-    [
-        pytest.param(make, target, mode, marks=[pytest.mark.slow] if is_long(make, mode) else [])
-        for make, target, mode in product(OTHERS, ("accelerator", "cpu"), ("train", "infer"))
-    ],
+    quick(CASES, slow=[case for case in CASES if case not in QUICK]),
 )
 def test_others_are_recorded_on_each_target(make: Callable[..., nn.Module], target: str, mode: str) -> None:
     step = trace(make, mode, target=target)

@@ -172,6 +172,7 @@ class _Loop(nn.Module):
         return torch.stack([self.layer(row).relu() for row in x])
 
 
+@pytest.mark.slow
 def test_a_program_that_changes_with_the_batch_is_recorded_at_each_size() -> None:
     job = Job(_Loop, lambda n: torch.randn(n, 16), lambda model, x: model(x).square().mean(), name="loop")
     fits = gpuwise.fit(job, on="rtx-4090")

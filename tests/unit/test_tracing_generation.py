@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.quick import quick
 
 import gpuwise.tracing.generation as recording
 from gpuwise.errors import JobError
@@ -107,6 +108,20 @@ ARCHITECTURES: dict[str, dict[str, object]] = {
         "attn_layer_period": 2,
         "attn_layer_offset": 1,
         "mamba_dt_rank": 4,
+    },
+    "gemma3": {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "text_config": {**SIZES, "head_dim": 16, "sliding_window": 64, "model_type": "gemma3_text"},
+        "vision_config": {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 14,
+            "model_type": "siglip_vision_model",
+        },
+        "mm_tokens_per_image": 4,
     },
     "mamba": {**STATES, "architectures": ["MambaForCausalLM"], "time_step_rank": 4},
     "mamba2": {
@@ -226,7 +241,7 @@ def test_few_blocks_show_all():
     assert np.isclose(trace.counts() @ trace.operations.column("flops"), 12 / 3 * _flops(tiny(), 2))
 
 
-@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("tp", quick([1, 2], slow=[2]))
 def test_few_blocks_are_recorded_where_layers_are_shared_too(monkeypatch, tp):
     recorded, layers = recording._recorded, []
 
@@ -254,7 +269,7 @@ def check_equal(few: Generation, whole: Generation) -> None:
         assert np.array_equal(a.operations.values[a.sequence.operation], b.operations.values[b.sequence.operation])
 
 
-@pytest.mark.parametrize("name", ["qwen3", "mixtral", "mamba"])
+@pytest.mark.parametrize("name", quick(["qwen3", "mixtral", "mamba"], slow=["qwen3"]))
 def test_few_blocks_of_models_of_transformers_show_all(name: str, monkeypatch, tmp_path: Path):
     """Their masks read a value, which has the same answer on the `meta` device as in a recording."""
     monkeypatch.setitem(ARCHITECTURES[name], "num_hidden_layers", 8)
@@ -273,7 +288,7 @@ def test_few_blocks_of_models_of_transformers_show_all(name: str, monkeypatch, t
     check_equal(few, record_generation(job))
 
 
-@pytest.mark.parametrize("layers", [3, 12])
+@pytest.mark.parametrize("layers", quick([3, 12], slow=[12]))
 def test_a_recording_in_bf16_shows_that_in_fp16(layers: int):
     shown, recorded = record_generation(tiny(layers=layers)).in_fp16(), record_generation(tiny(layers=layers), precision="fp16")
     assert shown.attention == recorded.attention

@@ -89,6 +89,7 @@ def deep(blocks: int) -> Job:
     return Job(model=lambda: Llama(config), batch=batch, loss=token_loss)
 
 
+@pytest.mark.slow
 def test_a_recording_of_few_blocks_has_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     few = record(deep(12), QLORA)
     monkeypatch.setattr(sys.modules["gpuwise.tracing.record"], "few_blocks", lambda job, strategy: None)

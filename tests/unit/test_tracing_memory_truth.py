@@ -31,17 +31,14 @@ FAST = [
     "MLP, accumulated, gradients kept",
     "MLP, adafactor",
     "GPT-2, bf16",
-    "GPT-2, tied words, amp-bf16",
     "GPT-2, tied words, fp32",
     "BERT, tied words, amp-bf16",
     "T5, tied words, amp-bf16",
-    "T5, tied words, fp32",
     "LSTM, adam",
     "Llama, bf16, recomputed",
     "encoder, sdpa with a mask",
     "encoder, eager",
     "ViT, adamw",
-    "UNet, adamw",
 ]
 
 

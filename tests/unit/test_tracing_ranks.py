@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from test_trace_sharded import gpt_job, language_job
+from tests.quick import quick
 
 from gpuwise.errors import GpuwiseError, InputError, UnsupportedError
 from gpuwise.job import Job
@@ -210,7 +211,9 @@ def test_stages_lie_on_any_mesh(mesh: Mesh) -> None:
     assert len({axis for _, axis in payloads(trace)}) > 1
 
 
-@pytest.mark.parametrize("mesh", [Mesh(cp=2), Mesh(cp=2, tp=2), Mesh(cp=2, pp=2)], ids=str)
+@pytest.mark.parametrize(
+    "mesh", quick([Mesh(cp=2), Mesh(cp=2, tp=2), Mesh(cp=2, pp=2)], slow=[Mesh(cp=2), Mesh(cp=2, pp=2)]), ids=str
+)
 def test_composed_ranks_of_a_sequence_exchange_what_recorded_ones_do(mesh: Mesh) -> None:
     """Keys and values of the heads and of the blocks that a rank has."""
 

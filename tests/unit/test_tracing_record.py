@@ -11,6 +11,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from tests.quick import quick
 from torch import Tensor, nn
 from tracing_samples import WIDTH, attention_job, batch_of, class_loss, cnn_job, mlp_job, operators, rows
 
@@ -147,7 +148,11 @@ def test_recompute_trades_activations_for_operations() -> None:
     assert none.model_flops == selective.model_flops == full.model_flops
 
 
-@pytest.mark.parametrize(("precision", "recompute"), list(product(PRECISIONS, RECOMPUTES)))
+VARIANTS = list(product(PRECISIONS, RECOMPUTES))
+LIKE_OTHERS = [(p, r) for p, r in VARIANTS if (p, r) != ("fp8", "full") and (p in ("fp16", "amp-fp16", "fp8") or r == "full")]
+
+
+@pytest.mark.parametrize(("precision", "recompute"), quick(VARIANTS, slow=LIKE_OTHERS))
 def test_every_variant_records(precision: str, recompute: str) -> None:
     for optimizer in OPTIMIZERS:
         trace = record(attention_job(), Strategy(precision=precision, recompute=recompute, optimizer=optimizer, micro_batch=2))
@@ -248,7 +253,7 @@ LANGUAGE = {
 }
 
 
-@pytest.mark.parametrize("precision", ["amp-fp16", "bf16"])
+@pytest.mark.parametrize("precision", quick(["amp-fp16", "bf16"], slow=["bf16"]))
 @pytest.mark.parametrize("job", [*map(language_job, LANGUAGE.values()), cnn_job()], ids=[*LANGUAGE, "cnn"])
 def test_many_recordings_of_one_program_are_those_of_many_programs(job: Job, precision: str) -> None:
     strategy = Strategy(precision=precision, optimizer="adamw", optimizer_kernels="foreach")

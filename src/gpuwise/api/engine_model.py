@@ -65,7 +65,7 @@ class EngineModel:
     def notes(self) -> tuple[Note, ...]:
         """What is assumed of formats, experts, and machines of which the processor alone is named."""
         return (
-            *self._quantized(),
+            *self._of_config(),
             *((notes.format_of_weights(format=self.format.name, quality=self.format.quality),) if self.format else ()),
             *((notes.format_of_cache(format=self.cache.name, quality=self.cache.quality),) if self.cache else ()),
             *((notes.served_in_fp16(chips=", ".join(sorted(self._in_fp16))),) if self._in_fp16 else ()),
@@ -75,10 +75,10 @@ class EngineModel:
             *((notes.all_experts_run(),) if self._has_experts() else ()),
         )
 
-    def _quantized(self) -> list[Note]:
-        """What the job's config says of its weights, where no format is named."""
-        kept = [note for note in self.job.assumption_notes if note.kind == "quantized-config"]
-        return kept if self.format is None else []
+    def _of_config(self) -> list[Note]:
+        """What the job's config says that serving does not follow: parts for images, and a format where none is named."""
+        kinds = ("text-of-multimodal", *(("quantized-config",) if self.format is None else ()))
+        return [note for note in self.job.assumption_notes if note.kind in kinds]
 
     def of(self, device: Device) -> Generation:
         """How the model generates on one device, of those that share each layer; whole where devices have layers each.

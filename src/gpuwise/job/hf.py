@@ -24,16 +24,18 @@ DEFAULT_SEQ_LEN = 1024
 # Position tables of these start after the padding index: two of their positions are never used.
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "longformer")
 
-# What a class name of config.architectures ends in -> (transformers' Auto class, the kind of example batch).
-_TASKS = {
-    "ForCausalLM": ("AutoModelForCausalLM", "next-token"),
-    "LMHeadModel": ("AutoModelForCausalLM", "next-token"),
-    "ForMaskedLM": ("AutoModelForMaskedLM", "masked-word"),
-    "ForPreTraining": ("AutoModelForMaskedLM", "masked-word"),
-    "ForConditionalGeneration": ("AutoModelForSeq2SeqLM", "translation"),
-    "ForSequenceClassification": ("AutoModelForSequenceClassification", "text-class"),
-    "ForImageClassification": ("AutoModelForImageClassification", "image-class"),
-}
+# What a class name of config.architectures ends in, transformers' Auto class, and the kind of example batch.
+_MULTIMODAL = "AutoModelForImageTextToText"
+_TASKS = (
+    ("ForCausalLM", "AutoModelForCausalLM", "next-token"),
+    ("LMHeadModel", "AutoModelForCausalLM", "next-token"),
+    ("ForMaskedLM", "AutoModelForMaskedLM", "masked-word"),
+    ("ForPreTraining", "AutoModelForMaskedLM", "masked-word"),
+    ("ForConditionalGeneration", "AutoModelForSeq2SeqLM", "translation"),
+    ("ForConditionalGeneration", _MULTIMODAL, "next-token"),  # Gemma 3, Qwen2.5-VL, Llama 4: their text is served and trained
+    ("ForSequenceClassification", "AutoModelForSequenceClassification", "text-class"),
+    ("ForImageClassification", "AutoModelForImageClassification", "image-class"),
+)
 
 
 class AutoClass(Protocol):
@@ -57,6 +59,7 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
     transformers = require("transformers", purpose=f"read hf:{reference}")
     config = read_config(transformers, reference)
     auto_class, kind, named = _task(transformers, config, reference)
+    multimodal = auto_class is getattr(transformers, _MULTIMODAL, None)
     make = partial(_build, auto_class, config, reference)
     name = f"hf:{reference}"
     optimizer = notes.assumed_optimizer(optimizer="adamw")
@@ -86,7 +89,8 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
     head = () if named else (notes.assumed_head(model=model, task=kind, served=not headless),)
     narrow = quantized(config)
     kept = (notes.quantized_config(method=narrow[0], weights=narrow[1]),) if narrow else ()
-    guesses = (*((guess,) if seq_len is None else ()), *head, *kept, notes.assumed_full_sequences(), optimizer)
+    alone = (notes.text_of_multimodal(model=config.model_type),) if multimodal else ()
+    guesses = (*((guess,) if seq_len is None else ()), *head, *kept, *alone, notes.assumed_full_sequences(), optimizer)
     batch = partial(_text_batch, kind, vocabulary=text.vocab_size, seq_len=length, labels=config.num_labels)
     return Job(
         make,
@@ -135,20 +139,20 @@ def model_generate(model: nn.Module, tokens: Tensor, cache: object) -> tuple[Ten
 def _task(transformers: ModuleType, config: HfConfig, reference: str) -> tuple[AutoClass, str, bool]:
     """The class that builds the model, the kind of its batches, and whether the config names the task."""
     for architecture in config.architectures or []:
-        for ending, (class_name, kind) in _TASKS.items():
+        for ending, class_name, kind in _TASKS:
             if architecture.endswith(ending):
                 auto_class = getattr(transformers, class_name)
                 if type(config) in auto_class._model_mapping:
                     return auto_class, kind, True
     # No head named (T5Model, BertModel): the head this family is pretrained with.
-    for class_name, kind in dict.fromkeys(_TASKS.values()):
+    for class_name, kind in dict.fromkeys((class_name, kind) for _, class_name, kind in _TASKS):
         auto_class = getattr(transformers, class_name)
         encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
         if encoder_decoder == (kind == "translation") and type(config) in auto_class._model_mapping:
             if kind == "next-token" and type(config) in transformers.AutoModelForMaskedLM._model_mapping:
                 continue  # encoders such as BERT can be read as decoders too, but are not trained so
             return auto_class, kind, False
-    tasks = ", ".join(_TASKS)
+    tasks = ", ".join(dict.fromkeys(ending for ending, *_ in _TASKS))
     raise JobError(
         f"hf:{reference} is a {config.model_type} with architectures {config.architectures}, a task gpuwise cannot "
         f"make batches for (it can for {tasks}, of models that read text or images).",

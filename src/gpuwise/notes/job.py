@@ -84,6 +84,12 @@ def assumed_head(*, model: str, task: str, served: bool) -> str:
     return f"{model} names no head: that of {task} {used}"
 
 
+@kind_of_note()
+def text_of_multimodal(*, model: str) -> str:
+    """Of a model that reads images or sound beside text, batches are text alone."""
+    return f"{model} reads text alone here: its parts for images or sound are in memory and do not run"
+
+
 @kind_of_note(flag="--weights")
 def quantized_config(*, method: str, weights: str) -> str:
     """A config's weights are quantized, which gpuwise does not follow. weights: of serve-plan, "" where it has none."""

@@ -18,7 +18,8 @@ class Weights:
         count: how many there are, one after the other in the order of their blocks.
         element_bytes: of an element, as recorded.
         role: EMBEDDING: rows that tokens choose. HEAD: the product that makes logits, also where it shares the embedding's
-            parameter. PRODUCT: any other matrix that tokens are multiplied with. OTHER: norms, biases, routers, buffers.
+            parameter. PRODUCT: any other matrix that tokens are multiplied with. OTHER: norms, biases, routers, buffers, parts
+            for images.
         tied: whether the head shares the embedding's parameter.
     """
 

@@ -32,7 +32,8 @@ class FewBlocks:
     """What to record of a job instead of all its blocks.
 
     Attributes:
-        container: path of the ModuleList that the blocks are in.
+        container: path of the ModuleList that the blocks are in. Of several (encoder and decoder, text and images) it is the
+            longest, and the others are recorded whole.
         blocks: how many there are.
         short, long: how many blocks the two recordings have.
     """
@@ -41,6 +42,11 @@ class FewBlocks:
     blocks: int
     short: int
     long: int
+
+    @property
+    def copies(self) -> int:
+        """Blocks that the shorter recording leaves out."""
+        return self.blocks - self.short
 
     def job(self, job: Job, blocks: int) -> Job:
         """The job with the first of its blocks alone."""
@@ -73,9 +79,13 @@ def few_blocks(job: Job, strategy: Strategy, *, within: Within = nullcontext) ->
 
 def _few_blocks(job: Job, strategy: Strategy, within: Within) -> FewBlocks | None:
     model = meta_model(job)
-    blocks = repeated_blocks(model)
     paths = {id(module): path for path, module in model.named_modules()}
-    container = paths[id(blocks[0])].rpartition(".")[0] if blocks else ""
+    containers: dict[str, list[nn.Module]] = {}
+    for block in repeated_blocks(model):
+        containers.setdefault(paths[id(block)].rpartition(".")[0], []).append(block)
+    if not containers:
+        return None
+    container, blocks = max(containers.items(), key=lambda each: len(each[1]))
     # Gradients reach from block to block, and shards are gathered a block ahead: both make the ends of a pass longer.
     short = 5 if is_sharded(strategy) or strategy.mesh.cp > 1 else 2 if strategy.mode == "infer" else 3
     few = FewBlocks(container, len(blocks), short, short + 1)
@@ -99,7 +109,7 @@ def _few_blocks(job: Job, strategy: Strategy, within: Within) -> FewBlocks | Non
             passes.append(_forward(job, strategy, model, batch))
     whole, long_pass, short_pass = passes
     try:
-        alignment = aligned(short_pass, long_pass, (short_pass, long_pass), few.blocks - few.short)
+        alignment = aligned(short_pass, long_pass, (short_pass, long_pass), few.copies)
     except NotPeriodicError:
         return None
     return few if alignment.choose(short_pass, long_pass) == whole else None

@@ -165,18 +165,17 @@ def _repeated(job: Job, strategy: Strategy, target: str, points: Sequence[Point]
         )
     except GpuwiseError:  # recorded with all its blocks, the job raises the error that its user is to read
         return None
-    more = few.blocks - few.short
     traces: dict[Point, Trace] = {}
     for point in points:
         a, b = (RecordedStep(recorded.traces[point], {}, ()) for recorded in (short, long))
-        whole = repeated(a, b, blocks=few.blocks, container=few.container)
+        whole = repeated(a, b, copies=few.copies, container=few.container)
         if whole is None:
             return None
         traces[point] = whole.trace
     return _Recorded(
         traces,
-        {key: size + more * (long.cache_bytes[key] - size) for key, size in short.cache_bytes.items()},
-        all_blocks(short.weights, long.weights, more=more),
+        {key: size + few.copies * (long.cache_bytes[key] - size) for key, size in short.cache_bytes.items()},
+        all_blocks(short.weights, long.weights, more=few.copies),
     )
 
 
@@ -220,7 +219,7 @@ def _recorded(
                     traces[sequences, new, past] = replace(trace, header=replace(trace.header, sizes=sizes))
         except Exception as error:  # the user's model may raise anything
             raise _of_generate(explained(error, job.name)) from error
-        weights = weights_of(program.model)
+        weights = weights_of(program.model, {trace.modules[index] for index in set(trace.sequence.module.tolist())})
     return _Recorded(traces, cache_bytes, weights)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Collection, Container
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -17,12 +17,16 @@ _INPUTS_AS_ROWS = "Conv1D"  # linear layers of Transformers' GPT-2
 _ROUTERS, _EXPERTS = ("router", "gate"), "experts"
 
 
-def weights_of(model: nn.Module) -> tuple[Weights, ...]:
+def weights_of(model: nn.Module, ran: Collection[str]) -> tuple[Weights, ...]:
     """The weights of a model, those of equal blocks and experts together, each parameter once.
 
     A matrix is the head where it has as many rows as the embedding and stands outside of the blocks. Of parameters that
     devices share, this device's part counts.
+
+    ran: paths of the modules whose operations were recorded. Blocks that text does not reach, such as those for images, keep
+        their width, as in quantized models that are published.
     """
+    reached = {path[:end] for path in ran for end in (*(dot.start() for dot in re.finditer(r"\.", path)), len(path))}
     tensors: dict[int, tuple[str, Tensor, list[str]]] = {}
     modules = dict(model.named_modules())
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
@@ -37,6 +41,7 @@ def weights_of(model: nn.Module) -> tuple[Weights, ...]:
     counts: Counter[tuple[str, tuple[int, ...], int, str, bool]] = Counter()
     for each, (path, tensor, paths) in tensors.items():
         role = EMBEDDING if each in embeddings else _role(path, tensor, modules, words=words)
+        role = role if _is_reached(path, reached) else OTHER
         tied = role == EMBEDDING and len(paths) > 1
         shape = _local_shape(tensor)
         if type(modules[path.rpartition(".")[0]]).__name__ == _INPUTS_AS_ROWS:
@@ -54,6 +59,12 @@ def _role(path: str, tensor: Tensor, modules: Container[str], *, words: int) -> 
     if tensor.dim() < 2 or path.endswith("bias") or (name in _ROUTERS and f"{above}.{_EXPERTS}" in modules):
         return OTHER
     return HEAD if tensor.shape[0] == words and not _NUMBER.search(path) else PRODUCT
+
+
+def _is_reached(path: str, reached: Collection[str]) -> bool:
+    """Whether the blocks that a parameter is in ran, if it is in any."""
+    numbered = _NUMBER.search(path)
+    return numbered is None or path[: numbered.start() - 1] in reached
 
 
 def _local_shape(tensor: Tensor) -> tuple[int, ...]:

@@ -33,16 +33,16 @@ from gpuwise.trace.update.rows import launches_of_counted
 _KERNELS = COLUMNS.index("kernels")
 
 
-def repeated(short: RecordedStep, long: RecordedStep, *, blocks: int, container: str) -> RecordedStep | None:
-    """The step of the model with this many blocks; None where the recordings do not show it.
+def repeated(short: RecordedStep, long: RecordedStep, *, copies: int, container: str) -> RecordedStep | None:
+    """The step of the model with so many blocks more than `short` has; None where the recordings do not show it.
 
     Arguments:
         short, long: recordings with few blocks, `long` with one more than `short`.
-        blocks: number of blocks, more than those of `long`.
+        copies: number of blocks beyond those of `short`, more than one.
         container: path of the module whose children the blocks are.
     """
     try:
-        repeat = _Repeat(RecordedRows(short, container), RecordedRows(long, container), blocks)
+        repeat = _Repeat(RecordedRows(short, container), RecordedRows(long, container), copies)
         return RecordedStep(repeat.trace().check(), repeat.of_many, short.shapes + long.shapes)
     except NotPeriodicError:
         return None
@@ -55,8 +55,8 @@ class _Repeat:
         of_many: as of a RecordedStep; complete once the trace is made.
     """
 
-    def __init__(self, a: RecordedRows, b: RecordedRows, blocks: int):
-        self._a, self._b, self._blocks, self._copies = a, b, blocks, blocks - len(a.trace.header.blocks)
+    def __init__(self, a: RecordedRows, b: RecordedRows, copies: int):
+        self._a, self._b, self._copies = a, b, copies
         if a.turns != b.turns or len(b.trace.header.blocks) != len(a.trace.header.blocks) + 1:
             raise NotPeriodicError
         heads = [
