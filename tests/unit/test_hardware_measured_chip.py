@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from gpuwise.hardware.detect.container import Container
 from gpuwise.hardware.detect.machine import Interconnect, System
 from gpuwise.hardware.detect.memory import Memory
 from gpuwise.hardware.links import host_link, link_inside
-from gpuwise.hardware.measured_chip import any_calibration, calibration_path, with_measurements
+from gpuwise.hardware.measured_chip import any_calibration, calibration_path, seal_of, with_measurements
 from gpuwise.hardware.types import AchievedRates, Source
 
 CATALOG = Catalog()
@@ -141,6 +142,14 @@ def test_nothing_was_measured_or_another_chip():
     assert with_measurements(CPU, "here") is CPU
     put(TEXT.format(chip=GPU.id))
     assert with_measurements(CPU, "here") is CPU
+
+
+def test_a_file_that_was_changed_is_no_measurement():
+    text = TEXT.format(chip=CPU.id)
+    path = put(f'seal = "{seal_of(tomllib.loads(text))}"\n{text}')
+    assert with_measurements(CPU, "here").peak_flops_per_s["fp32"] == 2.5e11
+    path.write_text(path.read_text().replace("2.5e11", "2.6e11"))
+    assert with_measurements(CPU, "here") == replace(CPU, calibration=str(path))
 
 
 @pytest.mark.parametrize("text", ["schema = ", "a = " + "[" * 100_000, "a = " + "9" * 5000, "\0"])

@@ -14,6 +14,7 @@ from gpuwise.api import installation as module
 from gpuwise.api.installation import inspect_installation
 from gpuwise.hardware import Catalog, Cpu, Gpu
 from gpuwise.hardware.detect import DetectedMachine, GpuLoad, GpuPair, Interconnect, NumaNode, detect, machine_key
+from gpuwise.hardware.measured_chip import calibration_path
 from gpuwise.report.doctor import doctor_report
 from gpuwise.report.json import to_json
 from gpuwise.results.installation import Installation
@@ -86,3 +87,20 @@ def test_a_torchvision_built_for_another_pytorch_is_to_mend(monkeypatch: pytest.
     result = inspected(monkeypatch, detect(tmp_path), torchvision_broken=True)
     assert any("torchvision is a build for CUDA beside a PyTorch for CPUs" in problem for problem in result.problems)
     assert "torchvision" in result.versions
+
+
+def test_it_says_when_this_machine_was_measured(monkeypatch: pytest.MonkeyPatch, server: DetectedMachine, tmp_path: Path):
+    monkeypatch.setenv("GPUWISE_CONFIG_DIR", str(tmp_path))
+    assert "no: `gpuwise measure` does" in text(inspected(monkeypatch, server))
+    path = calibration_path(machine_key(server))
+    path.parent.mkdir()
+    kept = (
+        'schema = 1\nlevel = "machine"\nof = "h100-80gb-sxm"\n[measured]\ntaken = "2026-11-30T19:20:54+00:00"\nquick = true\n'
+    )
+    path.write_text(kept)
+    result = inspected(monkeypatch, server)
+    assert (result.measured, result.problems) == ("2026-11-30, quick", ())
+    path.write_text(kept + "[[")
+    result = inspected(monkeypatch, server)
+    assert result.measured == ""
+    assert [note.kind for note in result.problem_notes] == ["measurement-left-out"]

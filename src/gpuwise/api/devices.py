@@ -196,6 +196,11 @@ def ranks_on_this_cpu(spec: DeviceSpec, text: str, ranks: int) -> DeviceSpec:
     return replace(spec, cluster=cluster, assumed=(*spec.assumed, shared_cpu_note(spec.chip, ranks)))
 
 
+def is_this_cpu(device: Device) -> bool:
+    """Whether a device is the CPU of this machine."""
+    return device.spec.machine is not None and device.target == "cpu"
+
+
 def with_threads_of_environment(device: Device) -> Device:
     """The device on which a step runs: of the CPU of this machine the part that OMP_NUM_THREADS leaves it. Ranks divide all."""
     spec = device.spec

@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.cpu_settings import cpu_settings
-from gpuwise.api.devices import Device, device_of, with_threads_of_environment
+from gpuwise.api.devices import Device, device_of, is_this_cpu, with_threads_of_environment
 from gpuwise.api.fitting import fitting_change_of
+from gpuwise.api.shared_cpu import memory_note
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of, usual_micro_batch
 from gpuwise.api.step_price import step_price
@@ -167,11 +168,6 @@ def forecast_step(
     return next(in_each_precision(choices, priced, refusals=(PrecisionError,)))
 
 
-def is_this_cpu(device: Device) -> bool:
-    """Whether a device is the CPU of this machine."""
-    return device.spec.machine is not None and device.target == "cpu"
-
-
 def step_precisions(source: StepSource, device: Device, *, mode: str) -> list[str]:
     """The precisions to try in turn if the user sets none, fastest first."""
     able = ["fp32"] if is_this_cpu(device) else precisions_for(device.chip, mode=mode) or ["fp32"]
@@ -255,4 +251,6 @@ def _priced(
         data=DataPipeline(loader_samples_per_s),
         usd_per_hour=device.usd_per_hour,
     )
-    return Priced(replace(result, assumption_notes=(*assumed, *result.assumption_notes)), trace, device, source)
+    short = memory_note(result.memory.device_bytes) if is_this_cpu(device) and result.memory.fits else None
+    noted = (*assumed, *result.assumption_notes, *((short,) if short else ()))
+    return Priced(replace(result, assumption_notes=noted), trace, device, source)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwise.api.devices import Device
+from gpuwise.api.devices import Device, is_this_cpu
 from gpuwise.api.engine_model import ASSUMED_BYTES
-from gpuwise.api.forecasting import is_this_cpu, step_precisions
+from gpuwise.api.forecasting import step_precisions
 from gpuwise.api.server_parts import server_part, servers_considered
 from gpuwise.api.source import StepSource
 from gpuwise.cost.forecast import Forecast

@@ -11,9 +11,11 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from gpuwise.cost.calibration.machine import read_machine
 from gpuwise.errors import GpuwiseError
 from gpuwise.hardware import Catalog, load_catalog
 from gpuwise.hardware.detect import DetectedMachine, detect, machine_key, machine_of
+from gpuwise.hardware.measured_chip import calibration_path, measured_when
 from gpuwise.notes import Note
 from gpuwise.notes import installation as installation_notes
 from gpuwise.results.installation import Installation
@@ -34,7 +36,9 @@ def doctor() -> Installation:
 def inspect_installation(catalog: Catalog) -> Installation:
     """Inspects versions, devices, catalog and presets. Raises FileFormatError for a bad catalog file."""
     detected, dates = detect(), sorted(offer.as_of for offer in catalog.offers if offer.as_of)
-    machine = machine_of(detected.cpu, detected.gpus, catalog)
+    machine, key = machine_of(detected.cpu, detected.gpus, catalog), machine_key(detected)
+    kept = calibration_path(key)
+    damage = read_machine(str(kept)) if kept.exists() else None
     presets = {name: _recorded_with(name) for name in PRESETS}
     versions: dict[str, str | None] = {"gpuwise": __version__, "python": platform.python_version()}
     versions |= {name: _version(name) for name in PACKAGES}
@@ -55,9 +59,11 @@ def inspect_installation(catalog: Catalog) -> Installation:
         presets=presets,
         problem_notes=(
             *_problems(versions, presets, detected),
+            *((installation_notes.measurement_left_out(reason=damage),) if isinstance(damage, str) else ()),
             *(installation_notes.price_list_ignored(reason=reason) for reason in catalog.ignored_lists),
         ),
-        machine_key=machine_key(detected),
+        machine_key=key,
+        measured="" if damage is None or isinstance(damage, str) else measured_when(kept),
         detected=detected.to_dict(),
         price_lists=tuple(
             FetchedList(

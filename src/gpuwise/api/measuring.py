@@ -31,7 +31,7 @@ def measure(*, quick: bool = False, progress: Callable[[Progress], None] | None 
         if importlib.util.find_spec(package) is None:  # not imported here: the benchmarks run in processes of their own
             from gpuwise.job.dependencies import require
 
-            require(package, purpose="measure this machine")
+            require(package, purpose="measure this machine", extra="measure")
     from gpuwise.measure.run import measure as run
 
     return run(quick=quick, on_progress=progress)

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 
 from gpuwise.hardware.cluster import Cluster
+from gpuwise.hardware.detect.memory import detect_memory
 from gpuwise.hardware.links import MEASURED_HERE
 from gpuwise.hardware.types import AchievedRates, Chip, Link, Source
 from gpuwise.notes import Note
@@ -57,6 +58,14 @@ def threads_of_environment() -> int | None:
     """OMP_NUM_THREADS, which PyTorch obeys; None where it is not set to a number."""
     text = os.environ.get("OMP_NUM_THREADS", "")
     return int(text) if text.isdecimal() and int(text) else None
+
+
+def memory_note(needed_bytes: int) -> Note | None:
+    """That a step needs more memory than programs leave it on this machine now; None where they leave enough."""
+    free_bytes = detect_memory().available_bytes
+    if free_bytes is None or needed_bytes <= free_bytes:
+        return None
+    return step_notes.more_than_is_free(needed_bytes=needed_bytes, free_bytes=free_bytes)
 
 
 def threads_note(chip: Chip) -> Note | None:

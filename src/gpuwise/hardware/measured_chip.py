@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from gpuwise.hardware.tomlfile import read_toml
 from gpuwise.hardware.types import PEAKS, AchievedRates, Chip, Source
 
 FOLDER = "machines"
+SEAL = "seal"  # the key of the digest that `gpuwise measure` writes
 
 
 def calibration_path(machine: str) -> Path:
@@ -30,11 +33,33 @@ def any_calibration() -> bool:
     return any((config_home() / FOLDER).glob("*.toml"))
 
 
+def measured_when(path: Path) -> str:
+    """The day on which a file was measured, and how: "2026-11-30, quick". "" where it does not say."""
+    try:
+        about = read_toml(path, entry=cache_entry(path))[0].get("measured")
+    except FileFormatError:
+        return ""
+    taken = str(about.get("taken", ""))[:10] if isinstance(about, dict) else ""
+    return f"{taken}, quick" if taken and isinstance(about, dict) and about.get("quick") is True else taken
+
+
+def seal_of(tables: Mapping[str, object]) -> str:
+    """The digest of a file's tables but for the digest itself."""
+    others = {name: table for name, table in tables.items() if name != SEAL}
+    return hashlib.sha256(json.dumps(others, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def is_as_written(tables: Mapping[str, object]) -> bool:
+    """Whether nobody changed them since; true of files without a digest. Its figures rest on each other: the entries are
+    fitted to the chip's own peaks, so a file is used as a whole or not at all."""
+    return SEAL not in tables or tables[SEAL] == seal_of(tables)
+
+
 def with_measurements(chip: Chip, machine: str) -> Chip:
     """The chip with what was measured of it: the calibration, and of a CPU the figures that catalogs only estimate.
 
-    A file that is not there, not readable or of another chip changes nothing; gpuwise.cost.calibration says so where it is
-    damaged. GPUs keep the figures of their sheet, on which their calibration stands; what they achieved is beside them.
+    A file that is not there, not readable, changed or of another chip changes nothing; gpuwise.cost.calibration says so where
+    it is damaged. GPUs keep the figures of their sheet, on which their calibration stands; what they achieved is beside them.
     """
     path = calibration_path(machine)
     if not path.exists():
@@ -42,6 +67,8 @@ def with_measurements(chip: Chip, machine: str) -> Chip:
     try:
         data, _ = read_toml(path, entry=cache_entry(path))
     except FileFormatError:
+        return replace(chip, calibration=str(path))
+    if not is_as_written(data):
         return replace(chip, calibration=str(path))
     if data.get("of") != chip.id:
         return chip

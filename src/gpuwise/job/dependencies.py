@@ -28,13 +28,14 @@ _EXTRAS = {
 }
 
 
-def require(package: str, *, purpose: str) -> ModuleType:
+def require(package: str, *, purpose: str, extra: str = "") -> ModuleType:
     """Imports an optional package.
 
     Arguments:
         package: one of those of the extras: "torch", "scipy", "transformers", "timm", "keras", "torchao", "bitsandbytes",
             "peft", "tensorboard", "wandb", "onnx", "onnxscript", "onnxruntime", "openvino", "xllamacpp", "gguf".
         purpose: what it is needed for, completing "... is needed to".
+        extra: the extra that has all that the purpose needs; "" (default): that of the package.
 
     Raises MissingDependencyError when it is not installed.
     """
@@ -46,5 +47,5 @@ def require(package: str, *, purpose: str) -> ModuleType:
             raise
         raise MissingDependencyError(
             f"{package} is needed to {purpose} and is not installed.",
-            [f'pip install "gpuwise[{_EXTRAS[package]}]"'],
+            [f'pip install "gpuwise[{extra or _EXTRAS[package]}]"'],
         ) from error

@@ -28,7 +28,7 @@ def resolve(text: str, *, seq_len: int | None = None, image_size: int | None = N
         if not rest:
             example = "hf:gpt2, hf:./folder-with-config.json, timm:resnet18 or keras:path/to/file.py:model"
             raise JobError(f"{text!r} names no model.", [example])
-        require("torch", purpose=f"build {text}")
+        require("torch", purpose=f"build {text}", extra=scheme)
         if scheme == "hf":
             from gpuwise.job.hf import hf_job
 

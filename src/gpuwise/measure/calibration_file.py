@@ -12,7 +12,9 @@ from gpuwise.atomic import written_whole
 from gpuwise.cost.calibration.files import SCHEMA
 from gpuwise.cost.calibration.machine import LEVEL, parse_machine
 from gpuwise.errors import InputError
+from gpuwise.hardware.measured_chip import SEAL, seal_of
 from gpuwise.measure.messages import FitAnswer
+from gpuwise.plain_files import parse_toml
 
 HEAD = "# What `gpuwise measure` found on this machine; forecasts on `here` use it. Remove the file to forget it.\n"
 WAYS_OUT = ("choose a folder that can be written: GPUWISE_CONFIG_DIR=folder gpuwise measure", "make the folder writable")
@@ -45,9 +47,10 @@ def write(path: Path, chip: str, fitted: FitAnswer, figures: Mapping[str, object
     tables = {"scale": fitted["scale"], "spread": fitted["spreads"], "entry": fitted["entries"]}
     data |= {name: table for name, table in tables.items() if table}
     parse_machine(data, path.name)
+    text = tomli_w.dumps({SEAL: seal_of(parse_toml(tomli_w.dumps(data))), **data})
     try:
         with written_whole(path) as file:
-            file.write((HEAD + tomli_w.dumps(data)).encode())
+            file.write((HEAD + text).encode())
     except OSError as error:
         raise _unwritable(path, error) from None
 

@@ -33,6 +33,12 @@ def presets_not_recorded(*, presets: str) -> str:
 
 
 @kind_of_note()
+def measurement_left_out(*, reason: str) -> str:
+    """What was measured on this machine is damaged. reason: with the file."""
+    return f"what was measured on this machine is left out: {reason}; `gpuwise measure` writes it anew"
+
+
+@kind_of_note()
 def checks_removed() -> str:
     """Python is run without its checks."""
     return "Python runs with -O, which removes checks"

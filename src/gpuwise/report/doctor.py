@@ -55,6 +55,7 @@ def _machine(installation: Installation) -> list[tuple[str, str]]:
     joined = "; ".join(_joined(part(installation.detected, "interconnect")))
     busy = "; ".join(words for gpu in parts(installation.detected, "gpu_loads") if (words := _busy(gpu)))
     more = [("GPUs now", busy), ("joined by", joined), ("name in files", installation.machine_key)]
+    more.append(("measured", installation.measured or "no: `gpuwise measure` does"))
     return [*rows.items(), *((label, words) for label, words in more if words)]
 
 

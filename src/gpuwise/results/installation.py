@@ -28,6 +28,7 @@ class Installation(Printed):
         presets: PyTorch version of each preset's recording; None if the recording is missing.
         problem_notes: problems that the user should fix.
         machine_key: name of this hardware in files.
+        measured: when `gpuwise measure` measured this machine, and how ("2026-11-30, quick"); "" where it did not.
         price_lists: fetched price lists that count.
         detected: the detected hardware (gpuwise.hardware.detect.DetectedMachine.to_dict).
     """
@@ -50,6 +51,7 @@ class Installation(Printed):
     machine_key: str = ""
     detected: Mapping[str, object] = field(default_factory=dict, hash=False)
     price_lists: tuple[FetchedList, ...] = ()
+    measured: str = ""
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -10,14 +10,14 @@ from pathlib import Path
 from gpuwise.cost.calibration.files import CalibrationFile, file_of, tables
 from gpuwise.cost.calibration.steps import StepSpread, spread_from
 from gpuwise.errors import FileFormatError
-from gpuwise.hardware.measured_chip import cache_entry
+from gpuwise.hardware.measured_chip import SEAL, cache_entry, is_as_written
 from gpuwise.hardware.toml_cache import cached_tables
 from gpuwise.hardware.tomlfile import MAX_BYTES
 from gpuwise.plain_files import read_regular, reason_of
 
 LEVEL = "machine"
 # Tables of the file that are read elsewhere: the chip's figures (gpuwise.hardware.measured_chip), and notes for people.
-OTHERS = ("chip", "measured")
+OTHERS = ("chip", "measured", SEAL)
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class MachineFile:
 
 def parse_machine(data: dict[str, object], name: str) -> MachineFile:
     """A machine's file from its tables. Raises FileFormatError naming it."""
+    if not is_as_written(data):
+        raise FileFormatError(f"{name}: was changed after it was written.", WAYS_OUT)
     rows = data.get("spread", [])
     if not isinstance(rows, list):
         raise FileFormatError(f"{name}: [[spread]] is not a list of tables.", WAYS_OUT)
@@ -45,15 +47,24 @@ WAYS_OUT = ("measure again: gpuwise measure",)
 
 def machine_file(path: str) -> MachineFile | None:
     """The current file at a path; None, with a warning, if it cannot be read."""
+    file = read_machine(path)
+    if isinstance(file, MachineFile):
+        return file
+    warnings.warn(
+        f"what was measured on this machine is left out: {file}; `gpuwise measure` writes it anew",
+        stacklevel=2,
+    )
+    return None
+
+
+def read_machine(path: str) -> MachineFile | str:
+    """The current file at a path, or why it cannot be used."""
     try:
         return _read(path, Path(path).stat().st_mtime_ns)
-    except (OSError, UnicodeDecodeError, FileFormatError) as error:
-        reason = error.what if isinstance(error, FileFormatError) else f"{path}: {reason_of(error)}"
-        warnings.warn(
-            f"what was measured on this machine is left out: {reason.rstrip('.')}; `gpuwise measure` writes it anew",
-            stacklevel=2,
-        )
-        return None
+    except FileFormatError as error:
+        return error.what.rstrip(".")
+    except (OSError, UnicodeDecodeError) as error:
+        return f"{path}: {reason_of(error)}"
 
 
 @lru_cache(maxsize=8)
