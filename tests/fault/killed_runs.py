@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import multiprocessing.forkserver as forkserver
 import os
 import random
 import shutil
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tests.fault.checkpoint_faults import Killed, PowerCut, Quick, RemovesFirst, WritesInPlace, same
 from tests.training_samples import Convolving, Drawing, layers, loss, pictures
@@ -248,10 +250,12 @@ def wait_for_the_save(run: Training) -> None:
 
 def _context() -> Any:
     """Processes forked from a server that has imported this module, and starts no threads."""
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pytest", __name__, "torch._dynamo"])
+    with pytest.MonkeyPatch.context() as environment:  # of the server alone: this process runs other tests
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            environment.setenv(name, os.environ.get(name, "1"))
+        forkserver.ensure_running()
     return context
 
 

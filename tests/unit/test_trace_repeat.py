@@ -57,10 +57,10 @@ def recorded(job: Job, strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> t
     left_out = 0
     extend = recording.repeated
 
-    def count(short: RecordedStep, long: RecordedStep, *, copies: int, container: str) -> RecordedStep | None:
+    def count(short: RecordedStep, long: RecordedStep, *, copies: int, container: str, period: int) -> RecordedStep | None:
         nonlocal left_out
-        step = extend(short, long, copies=copies, container=container)
-        left_out = copies - 1 if step is not None else 0
+        step = extend(short, long, copies=copies, container=container, period=period)
+        left_out = (copies - 1) * period if step is not None else 0
         return step
 
     with monkeypatch.context() as patch:
@@ -161,6 +161,41 @@ class Alike(nn.Module):
         for number, layer in enumerate(self.layers):
             x = layer(x) if number == 7 else layer(x).relu()
         return x
+
+
+class Turn(nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.layer, self.number, self.bends = nn.Linear(8, 8), number, number % 3 == 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        return x.relu() if self.bends else x.tanh()
+
+
+class Turns(nn.Module):
+    """Blocks of two kinds: every third bends, and the last is no third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Turn(n) for n in range(20))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [Strategy(), Strategy("amp-bf16", recompute="full", accumulation=2), Strategy("bf16", mode="infer")],
+    ids=lambda strategy: f"{strategy.precision} {strategy.recompute} {strategy.mode}",
+)
+def test_a_step_of_blocks_that_take_turns_is_the_one_that_is_recorded(
+    strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(model=Turns, batch=lambda n: torch.randn(n, 8), loss=lambda model, x: model(x).square().mean())
+    check_equal(job, strategy, monkeypatch)
 
 
 class Frozen(Alike):

@@ -269,10 +269,16 @@ def check_equal(few: Generation, whole: Generation) -> None:
         assert np.array_equal(a.operations.values[a.sequence.operation], b.operations.values[b.sequence.operation])
 
 
-@pytest.mark.parametrize("name", quick(["qwen3", "mixtral", "mamba"], slow=["qwen3"]))
-def test_few_blocks_of_models_of_transformers_show_all(name: str, monkeypatch, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    quick(
+        [("qwen3", 8), ("mixtral", 8), ("mamba", 8), ("gemma2", 12), ("qwen3_next", 24)],
+        slow=[("qwen3", 8), ("qwen3_next", 24)],
+    ),
+)
+def test_few_blocks_of_models_of_transformers_show_all(name: str, layers: int, monkeypatch, tmp_path: Path):
     """Their masks read a value, which has the same answer on the `meta` device as in a recording."""
-    monkeypatch.setitem(ARCHITECTURES[name], "num_hidden_layers", 8)
+    monkeypatch.setitem(ARCHITECTURES[name], "num_hidden_layers", layers)
     job, repeated = job_of(tmp_path, name), recording._repeated
     shown: list[bool] = []
 

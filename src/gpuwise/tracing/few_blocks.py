@@ -36,17 +36,19 @@ class FewBlocks:
             longest, and the others are recorded whole.
         blocks: how many there are.
         short, long: how many blocks the two recordings have.
+        period: after how many blocks they are alike again.
     """
 
     container: str
     blocks: int
     short: int
     long: int
+    period: int
 
     @property
     def copies(self) -> int:
-        """Blocks that the shorter recording leaves out."""
-        return self.blocks - self.short
+        """Periods that the shorter recording leaves out."""
+        return (self.blocks - self.short) // self.period
 
     def job(self, job: Job, blocks: int) -> Job:
         """The job with the first of its blocks alone."""
@@ -62,8 +64,8 @@ class FewBlocks:
 def few_blocks(job: Job, strategy: Strategy, *, within: Within = nullcontext) -> FewBlocks | None:
     """How few blocks show the step of a job; None where all are to be recorded.
 
-    The blocks must be alike: their modules, parameters and settings, and the operators of a forward pass on the `meta` device,
-    which is run with all blocks and with few.
+    The blocks must be alike, or take turns: their modules, parameters and settings, and the operators of a forward pass on the
+    `meta` device, which is run with all blocks and with few.
 
     within: what the model is to run in, as when it is recorded.
     """
@@ -86,14 +88,19 @@ def _few_blocks(job: Job, strategy: Strategy, within: Within) -> FewBlocks | Non
     if not containers:
         return None
     container, blocks = max(containers.items(), key=lambda each: len(each[1]))
+    period = _period(blocks)
+    if period is None:
+        return None
     # Gradients reach from block to block, and shards are gathered a block ahead: both make the ends of a pass longer.
-    short = 5 if is_sharded(strategy) or strategy.mesh.cp > 1 else 2 if strategy.mode == "infer" else 3
-    few = FewBlocks(container, len(blocks), short, short + 1)
+    ends = 5 if is_sharded(strategy) or strategy.mesh.cp > 1 else 2 if strategy.mode == "infer" else 3
+    tail, least = len(blocks) % period, ends if period == 1 else period + ends
+    short = tail + period * -(-(least - tail) // period)
+    few = FewBlocks(container, len(blocks), short, short + period, period)
     if few.blocks <= few.short + few.long or list(_container(model, container)) != blocks:
         return None
     if any(path.startswith(f"{container}.") and path[len(container) + 1] != "*" for path in job.tensor_parallel_plan or ()):
         return None
-    if any(getattr(part, "_backward_hooks", None) for part in [*model.modules(), *model.parameters()]) or not _alike(blocks):
+    if any(getattr(part, "_backward_hooks", None) for part in [*model.modules(), *model.parameters()]):
         return None
     dtype = parameter_dtype(strategy.precision)  # which some operators check: grouped products take 16 bits alone
     model.to(dtype)
@@ -142,15 +149,16 @@ def _container(model: nn.Module, path: str) -> nn.ModuleList:
     return container
 
 
-def _alike(blocks: Sequence[nn.Module]) -> bool:
-    """Whether blocks have equal modules, parameters and settings, but for settings that are the number of their block."""
+def _period(blocks: Sequence[nn.Module]) -> int | None:
+    """After how many blocks they have equal modules, parameters and settings again, but for settings that are the number of
+    their block; None where that is never, or not often enough to leave any out."""
     settings = [_settings(block) for block in blocks]
-    first = settings[0]
-    numbers = {name for name in first if all(s.get(name, -1) == number for number, s in enumerate(settings))}
-    return all(
-        s.keys() == first.keys() and all(s[name] == value for name, value in first.items() if name not in numbers)
-        for s in settings
-    )
+    others = {name for number, each in enumerate(settings) for name, value in each.items() if value != number}
+    plain = [{name: value if name in others else "its number" for name, value in each.items()} for each in settings]
+    for period in range(1, len(blocks) // 3 + 1):
+        if all(one == other for one, other in zip(plain, plain[period:], strict=False)):
+            return period
+    return None
 
 
 def _settings(block: nn.Module) -> dict[tuple[str, str], object]:

@@ -168,7 +168,7 @@ def _repeated(job: Job, strategy: Strategy, target: str, points: Sequence[Point]
     traces: dict[Point, Trace] = {}
     for point in points:
         a, b = (RecordedStep(recorded.traces[point], {}, ()) for recorded in (short, long))
-        whole = repeated(a, b, copies=few.copies, container=few.container)
+        whole = repeated(a, b, copies=few.copies, container=few.container, period=few.period)
         if whole is None:
             return None
         traces[point] = whole.trace

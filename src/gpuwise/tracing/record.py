@@ -114,7 +114,9 @@ def _repeated(recording: _Recording) -> list[RecordedStep] | None:
         short, long = (_record_many(replace(recording, job=few.job(recording.job, count))) for count in (few.short, few.long))
     except GpuwiseError:  # recorded with all its blocks, the job raises the error that its user is to read
         return None
-    steps = [repeated(a, b, copies=few.copies, container=few.container) for a, b in zip(short, long, strict=True)]
+    steps = [
+        repeated(a, b, copies=few.copies, container=few.container, period=few.period) for a, b in zip(short, long, strict=True)
+    ]
     return [step for step in steps if step is not None] if all(steps) else None
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+_STARRED = re.compile(r"\*(\d+)\+(\d+)")
 
 
 class NotPeriodicError(Exception):
@@ -74,19 +77,27 @@ def runs_over_blocks(paths: list[tuple[str, int]]) -> list[list[tuple[str, int]]
     return runs
 
 
-def without_number(path: str, container: str) -> tuple[str, int]:
-    """A path with a star for the number of its block, and that number; the path and -1 outside the blocks."""
+def without_number(path: str, container: str, period: int) -> tuple[str, int]:
+    """A path without the number of its block, and the number of its period; the path and -1 outside the blocks.
+
+    Of blocks that are alike again after four, "layers.7.norm" is "layers.*4+3.norm" and 1.
+
+    Arguments:
+        container: path of the module whose children the blocks are.
+        period: after how many blocks they are alike again.
+    """
     prefix = f"{container}." if container else ""
     number, dot, rest = path.removeprefix(prefix).partition(".")
     if not path.startswith(prefix) or not number.isdigit():
         return path, -1
-    return f"{prefix}*{dot}{rest}", int(number)
+    return f"{prefix}*{period}+{int(number) % period}{dot}{rest}", int(number) // period
 
 
 def with_number(path: str, number: int) -> str:
-    return path if number < 0 else path.replace("*", str(number), 1)
+    """The path of a block in the period of this number; the path itself for -1."""
+    return path if number < 0 else _STARRED.sub(lambda found: str(number * int(found[1]) + int(found[2])), path, count=1)
 
 
 def by_one(slopes: np.ndarray) -> bool:
-    """Whether numbers of blocks go up or down by one, or stay."""
+    """Whether numbers of periods go up or down by one, or stay."""
     return bool((np.abs(slopes) <= 1).all())

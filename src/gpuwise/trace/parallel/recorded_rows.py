@@ -38,10 +38,11 @@ class RecordedStep:
 class RecordedRows:
     """A short recording, its modules without the numbers of their blocks, its positions within their passes."""
 
-    def __init__(self, recording: RecordedStep, container: str):
-        self.trace, self.of_many, self.container = recording.trace, recording.of_many, container
+    def __init__(self, recording: RecordedStep, container: str, period: int):
+        self.trace, self.of_many = recording.trace, recording.of_many
+        self.container, self.period = container, period
         sequence, operations = self.trace.sequence, self.trace.operations
-        self.starred, self.number = zip(*(without_number(path, container) for path in self.trace.modules), strict=True)
+        self.starred, self.number = zip(*(without_number(path, container, period) for path in self.trace.modules), strict=True)
         # Passes: forward, backward with what it recomputes, the update; of each micro-batch.
         turn = np.where(sequence.phase == 2, 1, sequence.phase).astype(np.int64) * 4 + sequence.micro_step
         self.bounds = [0, *(np.flatnonzero(np.diff(turn)) + 1).tolist(), len(sequence)]

@@ -1,4 +1,5 @@
-"""A step of many alike blocks, from two recordings of the same model with few of them, one with a block more.
+"""A step of many alike blocks, from two recordings of the same model with few of them, one with a block more. Where kinds of
+blocks take turns (every sixth has attention without a window), a period of them takes the place of a block.
 
 The longer recording has, in each pass over the blocks, one period of rows more than the shorter one. Where that period equals
 the one before it, every further block adds such a period. Everything that counts is then affine in the number of blocks, and
@@ -33,16 +34,17 @@ from gpuwise.trace.update.rows import launches_of_counted
 _KERNELS = COLUMNS.index("kernels")
 
 
-def repeated(short: RecordedStep, long: RecordedStep, *, copies: int, container: str) -> RecordedStep | None:
-    """The step of the model with so many blocks more than `short` has; None where the recordings do not show it.
+def repeated(short: RecordedStep, long: RecordedStep, *, copies: int, container: str, period: int = 1) -> RecordedStep | None:
+    """The step of the model with so many periods of blocks more than `short` has; None where the recordings do not show it.
 
     Arguments:
-        short, long: recordings with few blocks, `long` with one more than `short`.
-        copies: number of blocks beyond those of `short`, more than one.
+        short, long: recordings with few blocks, `long` with a period more than `short`.
+        copies: number of periods beyond those of `short`, more than one.
         container: path of the module whose children the blocks are.
+        period: after how many blocks they are alike again; 1 (default): all are alike.
     """
     try:
-        repeat = _Repeat(RecordedRows(short, container), RecordedRows(long, container), copies)
+        repeat = _Repeat(RecordedRows(short, container, period), RecordedRows(long, container, period), copies)
         return RecordedStep(repeat.trace().check(), repeat.of_many, short.shapes + long.shapes)
     except NotPeriodicError:
         return None
@@ -57,7 +59,7 @@ class _Repeat:
 
     def __init__(self, a: RecordedRows, b: RecordedRows, copies: int):
         self._a, self._b, self._copies = a, b, copies
-        if a.turns != b.turns or len(b.trace.header.blocks) != len(a.trace.header.blocks) + 1:
+        if a.turns != b.turns or len(b.trace.header.blocks) != len(a.trace.header.blocks) + a.period:
             raise NotPeriodicError
         heads = [
             replace(p.trace.header, blocks=(), parameters=0, trainable_parameters=0, gradient_shapes=(), updated=())
@@ -223,7 +225,8 @@ class _Repeat:
     def _paths(self, short: tuple[str, ...], long: tuple[str, ...]) -> tuple[str, ...]:
         """Paths in their order: each run over the blocks, from the first to the last, is extended."""
         paths: list[str] = []
-        runs = [runs_over_blocks([without_number(path, self._a.container) for path in chosen]) for chosen in (short, long)]
+        a = self._a
+        runs = [runs_over_blocks([without_number(path, a.container, a.period) for path in chosen]) for chosen in (short, long)]
         if len(runs[0]) != len(runs[1]):
             raise NotPeriodicError
         for first, second in zip(*runs, strict=True):
