@@ -250,6 +250,8 @@ def test_a_model_that_reads_images_too_reads_text_alone_here(folder):
     assert job.generate is not None
     assert [note.text for note in job.assumptions if note.kind == "text-of-multimodal"]
     assert set(job.batch(2)) == {"input_ids", "labels"}
+    frozen = {name.split(".")[1] for name, parameter in meta_model(job).named_parameters() if not parameter.requires_grad}
+    assert frozen == {"vision_tower", "multi_modal_projector"}
 
 
 def test_an_unreachable_hub_is_answered_with_a_local_folder(monkeypatch):

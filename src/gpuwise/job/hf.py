@@ -60,7 +60,7 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
     config = read_config(transformers, reference)
     auto_class, kind, named = _task(transformers, config, reference)
     multimodal = auto_class is getattr(transformers, _MULTIMODAL, None)
-    make = partial(_build, auto_class, config, reference)
+    make = partial(_build_for_text if multimodal else _build, auto_class, config, reference)
     name = f"hf:{reference}"
     optimizer = notes.assumed_optimizer(optimizer="adamw")
     if kind == "image-class":
@@ -172,6 +172,18 @@ def _build(auto_class: AutoClass, config: HfConfig, reference: str) -> nn.Module
             f"hf:{reference} cannot be built from its config: {type(error).__name__}: {error}.",
             ["check that the config is complete", "try another version of transformers"],
         ) from error
+
+
+def _build_for_text(auto_class: AutoClass, config: HfConfig, reference: str) -> nn.Module:
+    """The model, of which what text does not reach is frozen: no gradient comes there, and replicas would wait for one."""
+    model = _build(auto_class, config, reference)
+    parts: list[nn.Module | None] = [
+        getattr(model, name)() for name in ("get_decoder", "get_input_embeddings", "get_output_embeddings")
+    ]
+    reached = {id(parameter) for part in parts if part is not None for parameter in part.parameters()}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in reached)
+    return model
 
 
 def _context_length(text: HfConfig) -> int | None:

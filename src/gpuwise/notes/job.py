@@ -87,7 +87,7 @@ def assumed_head(*, model: str, task: str, served: bool) -> str:
 @kind_of_note()
 def text_of_multimodal(*, model: str) -> str:
     """Of a model that reads images or sound beside text, batches are text alone."""
-    return f"{model} reads text alone here: its parts for images or sound are in memory and do not run"
+    return f"{model} reads text alone here: its parts for images or sound are in memory, frozen, and do not run"
 
 
 @kind_of_note(flag="--weights")
