@@ -95,7 +95,7 @@ def without_number(path: str, container: str, period: int) -> tuple[str, int]:
 
 def with_number(path: str, number: int) -> str:
     """The path of a block in the period of this number; the path itself for -1."""
-    return path if number < 0 else _STARRED.sub(lambda found: str(number * int(found[1]) + int(found[2])), path, count=1)
+    return path if number < 0 else _STARRED.sub(lambda match: str(number * int(match[1]) + int(match[2])), path, count=1)
 
 
 def by_one(slopes: np.ndarray) -> bool:
