@@ -174,27 +174,33 @@ class Turn(nn.Module):
 
 
 class Turns(nn.Module):
-    """Blocks of two kinds: every third bends, and the last is no third."""
+    """Blocks of two kinds: every third bends, and the last is no third. There may be much before them."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: int = 0) -> None:
         super().__init__()
+        self.before = nn.Sequential(*(nn.Linear(8 + n % 2, 8 + (n + 1) % 2) for n in range(before)))
         self.layers = nn.ModuleList(Turn(n) for n in range(20))
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
+        for layer in [*self.before, *self.layers]:
             x = layer(x)
         return x
 
 
 @pytest.mark.parametrize(
-    "strategy",
-    [Strategy(), Strategy("amp-bf16", recompute="full", accumulation=2), Strategy("bf16", mode="infer")],
-    ids=lambda strategy: f"{strategy.precision} {strategy.recompute} {strategy.mode}",
+    ("strategy", "before"),
+    [
+        (Strategy(), 0),
+        (Strategy("amp-bf16", recompute="full", accumulation=2), 0),
+        (Strategy("bf16", mode="infer"), 0),
+        (Strategy("bf16", mode="infer"), 40),
+    ],
+    ids=lambda value: f"{value.precision} {value.mode}" if isinstance(value, Strategy) else str(value),
 )
 def test_a_step_of_blocks_that_take_turns_is_the_one_that_is_recorded(
-    strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+    strategy: Strategy, before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(model=Turns, batch=lambda n: torch.randn(n, 8), loss=lambda model, x: model(x).square().mean())
+    job = Job(model=lambda: Turns(before), batch=lambda n: torch.randn(n, 8), loss=lambda model, x: model(x).square().mean())
     check_equal(job, strategy, monkeypatch)
 
 

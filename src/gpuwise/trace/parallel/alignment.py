@@ -59,10 +59,12 @@ def aligned(
     last = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), min(len(short), len(long)))
     alike_ends = zip(reversed(loose[0]), reversed(loose[1]), strict=False)
     first = len(short) - next((i for i, (a, b) in enumerate(alike_ends) if a != b), min(len(short), len(long)))
-    at = (max(first, length) + last) // 2
-    if length < 0 or not max(first, length) <= at <= last or list(long[at : at + length]) != list(long[at - length : at]):
-        raise NotPeriodicError
-    return Alignment(at, length, copies)
+    # In the middle; after a long beginning, in the middle of where the period before it is no part of that.
+    for earliest in (max(first, length), min(first + length, last)):
+        at = (earliest + last) // 2
+        if length > 0 and max(first, length) <= at <= last and list(long[at : at + length]) == list(long[at - length : at]):
+            return Alignment(at, length, copies)
+    raise NotPeriodicError
 
 
 def runs_over_blocks(paths: list[tuple[str, int]]) -> list[list[tuple[str, int]]]:
