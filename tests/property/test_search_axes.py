@@ -24,8 +24,6 @@ from gpuwise.plan.space.layouts import Layouts, ModelLimits, layouts
 from gpuwise.strategy import Mesh, Parallelism, Strategy
 from gpuwise.strategy.parallelism import SHARDS
 
-pytestmark = pytest.mark.xdist_group("axes")  # in one process, which makes what they share once
-
 MICRO_BATCHES, RECOMPUTES, PARTS = (1, 4), ("none", "full"), (1, 2, 4, 8)
 TECHNIQUES = Strategy("amp-bf16", optimizer="adamw")
 

@@ -16,8 +16,6 @@ from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.space.neighbours import neighbours
 from gpuwise.strategy import OPTIMIZERS, Mesh, Parallelism, Strategy, kernels_for
 
-pytestmark = pytest.mark.xdist_group("dominated")  # in one process, which makes what they share once
-
 TECHNIQUES = Strategy("amp-bf16", optimizer="adamw")
 PLACES = pytest.mark.parametrize("on", ["h100-sxm:4", "rtx-4090:4", "h100-sxm:1x4"])
 

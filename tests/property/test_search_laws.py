@@ -35,8 +35,6 @@ from gpuwise.strategy import Mesh, Parallelism, Strategy, check_techniques
 from gpuwise.strategy.parallelism import SHARDS
 from gpuwise.strategy.pipeline import SPLIT_SCHEDULES
 
-pytestmark = pytest.mark.xdist_group("search")  # in one process, which makes what they share once
-
 BATCH, MICRO_BATCHES = 16, (1, 2, 4)
 DEGREES, RECOMPUTES, SWITCH = (1, 2, 4), ("none", "selective", "full"), (False, True)
 TECHNIQUES = Strategy("amp-bf16", optimizer="adamw")

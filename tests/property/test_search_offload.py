@@ -23,8 +23,6 @@ from gpuwise.plan.space.offloading import offloaded
 from gpuwise.plan.space.strategies import StrategySearch
 from gpuwise.strategy import OFFLOADS, RECOMPUTES, Strategy
 
-pytestmark = pytest.mark.xdist_group("offload")  # in one process, which makes what they share once
-
 BATCH, PRECISION = 16, "amp-bf16"
 CARD = device_of("rtx-4090:1", load_catalog()).cluster
 

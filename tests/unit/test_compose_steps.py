@@ -24,8 +24,6 @@ from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.strategy import Mesh, Parallelism, Strategy
 from gpuwise.trace.parallel.segments import segments_of
 
-pytestmark = pytest.mark.xdist_group("composed")  # in one process, which makes what they share once
-
 BATCH, MICRO_BATCHES = 128, (1, 2, 4)
 VARIANTS = (
     BlockVariant(),

@@ -33,8 +33,6 @@ from gpuwise.report.launch import launch_report
 from gpuwise.report.printed import plain_text
 from gpuwise.strategy import HostSettings
 
-pytestmark = pytest.mark.xdist_group("notebooks")  # in one process, which makes what they share once
-
 SOURCES = Path(gpuwise.__file__).parents[1]
 
 

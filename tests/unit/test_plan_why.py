@@ -19,8 +19,6 @@ from gpuwise.plan.search import plan
 from gpuwise.report.plan import plan_report
 from gpuwise.strategy import Strategy
 
-pytestmark = pytest.mark.xdist_group("why")  # in one process, which makes what they share once
-
 CATALOG = Catalog(user_files=())
 OFFERS = [
     offer("t4", 0.4),

@@ -26,8 +26,6 @@ from gpuwise.serving.split_layers import BESIDE_A_CARD, COPIED_FROM
 from gpuwise.serving.weights import EMBEDDING, HEAD, OTHER, PRODUCT, Weights
 from gpuwise.tracing.generation import record_generation
 
-pytestmark = pytest.mark.xdist_group("host experts")  # in one process, which makes what they share once
-
 transformers = pytest.importorskip("transformers")
 
 MIXTURE = {

@@ -24,8 +24,6 @@ from gpuwise.serving.own_draft import EAGLE_VOCABULARY, own_draft
 from gpuwise.serving.weights import HEAD, PRODUCT
 from gpuwise.tracing.generation import record_generation
 
-pytestmark = pytest.mark.xdist_group("drafts")  # in one process, which makes what they share once
-
 transformers = pytest.importorskip("transformers")
 
 LLAMA = {

@@ -25,8 +25,6 @@ from gpuwise.trace.header import RankGroup
 from gpuwise.trace.tables import KINDS
 from gpuwise.trace.trace import Trace
 
-pytestmark = pytest.mark.xdist_group("sharing")  # in one process, which makes what they share once
-
 CONFIGS = {
     "dense": {
         "architectures": ["LlamaForCausalLM"],

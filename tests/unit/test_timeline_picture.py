@@ -25,8 +25,6 @@ from gpuwise.trace.parallel.recorded import split_communication
 from gpuwise.tracing import record
 from gpuwise.units import format_duration
 
-pytestmark = pytest.mark.xdist_group("timelines")  # in one process, which makes what they share once
-
 PIPELINE = ("llama3-8b", "--on", "h100-sxm:4", "--mesh", "pp=4", "--accumulate", "6", "--recompute", "full")
 
 
