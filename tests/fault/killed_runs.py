@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
-import multiprocessing.forkserver as forkserver
 import os
 import random
 import shutil
@@ -20,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 

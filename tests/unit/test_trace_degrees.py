@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_trace_repeat import differences
 from test_trace_sharded import language_job
+from tests.quick import quick
 
 from gpuwise.errors import InputError
 from gpuwise.job import Job
@@ -62,7 +63,7 @@ SLOW = [
 
 @pytest.mark.parametrize(
     "strategy",
-    [*QUICK, *(pytest.param(strategy, marks=pytest.mark.slow) for strategy in SLOW)],
+    quick([*QUICK, *SLOW], slow=SLOW),
     ids=[f"{s.mesh} {s.precision} {'+'.join(s.parallelism.to_dict())}" for s in (*QUICK, *SLOW)],
 )
 def test_a_step_on_more_ranks_is_the_one_that_is_recorded(strategy: Strategy) -> None:

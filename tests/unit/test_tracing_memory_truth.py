@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.memory_on_cpu import Case, cases, compare
+from tests.quick import quick
 
 from gpuwise.job import Job
 from gpuwise.job.models.mlp import class_loss, image_batch
@@ -31,19 +32,27 @@ FAST = [
     "MLP, accumulated, gradients kept",
     "MLP, adafactor",
     "GPT-2, bf16",
+    "GPT-2, tied words, amp-bf16",
     "GPT-2, tied words, fp32",
     "BERT, tied words, amp-bf16",
     "T5, tied words, amp-bf16",
+    "T5, tied words, fp32",
     "LSTM, adam",
     "Llama, bf16, recomputed",
     "encoder, sdpa with a mask",
     "encoder, eager",
     "ViT, adamw",
+    "UNet, adamw",
 ]
+LIKE_OTHERS = ("GPT-2, tied words, amp-bf16", "T5, tied words, fp32", "UNet, adamw")
 
 
 # The profiler says on stderr that blocks older than it are freed; those are not the step's.
-@pytest.mark.parametrize("case", [*(CASES[name] for name in FAST), SMALL_RESNET], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [*quick([CASES[name] for name in FAST], slow=[CASES[name] for name in LIKE_OTHERS]), SMALL_RESNET],
+    ids=lambda case: case.name,
+)
 def test_the_predicted_peak_is_the_real_one(case: Case) -> None:
     before = torch.get_float32_matmul_precision()
     row = compare(case)

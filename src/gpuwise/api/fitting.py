@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.devices import Device, device_of, is_this_cpu
-from gpuwise.api.shared_cpu import memory_note
+from gpuwise.api.shared_cpu import memory_notes
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import PresetSource, SavedSource, source_of
 from gpuwise.errors import GpuwiseError
@@ -69,9 +69,8 @@ def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: U
         result = replace(result, answer=fitting_change_of(source, device, result.rows[0].strategy))
     network = () if device.network is None else device.network.notes
     memory = result.rows[0].memory if is_this_cpu(device) and result.fits else None
-    short = memory_note(memory.device_bytes) if memory else None
-    noted = [*device.spec.assumed, *network, *result.assumption_notes, *((short,) if short else ())]
-    return replace(result, assumption_notes=of_a_step(noted))
+    short = memory_notes(memory.device_bytes) if memory else ()
+    return replace(result, assumption_notes=of_a_step([*device.spec.assumed, *network, *result.assumption_notes, *short]))
 
 
 def recordable_of(source: StepSource, traces: StepTraces) -> Callable[[Strategy, Strategy], bool] | None:

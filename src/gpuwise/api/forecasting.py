@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from gpuwise.api.cpu_settings import cpu_settings
 from gpuwise.api.devices import Device, device_of, is_this_cpu, with_threads_of_environment
 from gpuwise.api.fitting import fitting_change_of
-from gpuwise.api.shared_cpu import memory_note
+from gpuwise.api.shared_cpu import memory_notes
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of, usual_micro_batch
 from gpuwise.api.step_price import step_price
@@ -251,6 +251,5 @@ def _priced(
         data=DataPipeline(loader_samples_per_s),
         usd_per_hour=device.usd_per_hour,
     )
-    short = memory_note(result.memory.device_bytes) if is_this_cpu(device) and result.memory.fits else None
-    noted = (*assumed, *result.assumption_notes, *((short,) if short else ()))
-    return Priced(replace(result, assumption_notes=noted), trace, device, source)
+    short = memory_notes(result.memory.device_bytes) if is_this_cpu(device) and result.memory.fits else ()
+    return Priced(replace(result, assumption_notes=(*assumed, *result.assumption_notes, *short)), trace, device, source)

@@ -60,12 +60,12 @@ def threads_of_environment() -> int | None:
     return int(text) if text.isdecimal() and int(text) else None
 
 
-def memory_note(needed_bytes: int) -> Note | None:
-    """That a step needs more memory than programs leave it on this machine now; None where they leave enough."""
+def memory_notes(needed_bytes: int) -> tuple[Note, ...]:
+    """That a step needs more memory than other programs leave it on this machine now; empty where they leave enough."""
     free_bytes = detect_memory().available_bytes
     if free_bytes is None or needed_bytes <= free_bytes:
-        return None
-    return step_notes.more_than_is_free(needed_bytes=needed_bytes, free_bytes=free_bytes)
+        return ()
+    return (step_notes.more_than_is_free(needed_bytes=needed_bytes, free_bytes=free_bytes),)
 
 
 def threads_note(chip: Chip) -> Note | None:

@@ -39,8 +39,9 @@ def measured_when(path: Path) -> str:
         about = read_toml(path, entry=cache_entry(path))[0].get("measured")
     except FileFormatError:
         return ""
-    taken = str(about.get("taken", ""))[:10] if isinstance(about, dict) else ""
-    return f"{taken}, quick" if taken and isinstance(about, dict) and about.get("quick") is True else taken
+    if not isinstance(about, dict):
+        return ""
+    return f"{str(about.get('taken', ''))[:10]}{', quick' * (about.get('quick') is True)}"
 
 
 def seal_of(tables: Mapping[str, object]) -> str:

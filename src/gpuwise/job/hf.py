@@ -138,16 +138,16 @@ def model_generate(model: nn.Module, tokens: Tensor, cache: object) -> tuple[Ten
 
 def _task(transformers: ModuleType, config: HfConfig, reference: str) -> tuple[AutoClass, str, bool]:
     """The class that builds the model, the kind of its batches, and whether the config names the task."""
+    encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
     for architecture in config.architectures or []:
         for ending, class_name, kind in _TASKS:
-            if architecture.endswith(ending):
+            if architecture.endswith(ending) and not (encoder_decoder and class_name == _MULTIMODAL):
                 auto_class = getattr(transformers, class_name)
                 if type(config) in auto_class._model_mapping:
                     return auto_class, kind, True
     # No head named (T5Model, BertModel): the head this family is pretrained with.
     for class_name, kind in dict.fromkeys((class_name, kind) for _, class_name, kind in _TASKS):
         auto_class = getattr(transformers, class_name)
-        encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
         if encoder_decoder == (kind == "translation") and type(config) in auto_class._model_mapping:
             if kind == "next-token" and type(config) in transformers.AutoModelForMaskedLM._model_mapping:
                 continue  # encoders such as BERT can be read as decoders too, but are not trained so

@@ -22,10 +22,10 @@ def threads_of_environment(*, threads: int, cores: int) -> str:
 
 @kind_of_note()
 def more_than_is_free(*, needed_bytes: int, free_bytes: int) -> str:
-    """A step on this machine's CPU needs more memory than programs leave it now. free_bytes: for all that it runs beside."""
+    """A step on this machine's CPU needs more memory than other programs leave it now."""
     return (
-        f"the step needs {format_bytes(needed_bytes)}, and programs leave {format_bytes(free_bytes)} of this machine's memory "
-        "now: the system would end it"
+        f"the step needs {format_bytes(needed_bytes)}, and other programs leave {format_bytes(free_bytes)} of this machine's "
+        "memory now: the system would end it"
     )
 
 

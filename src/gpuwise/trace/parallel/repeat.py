@@ -34,14 +34,14 @@ from gpuwise.trace.update.rows import launches_of_counted
 _KERNELS = COLUMNS.index("kernels")
 
 
-def repeated(short: RecordedStep, long: RecordedStep, *, copies: int, container: str, period: int = 1) -> RecordedStep | None:
+def repeated(short: RecordedStep, long: RecordedStep, *, copies: int, container: str, period: int) -> RecordedStep | None:
     """The step of the model with so many periods of blocks more than `short` has; None where the recordings do not show it.
 
     Arguments:
         short, long: recordings with few blocks, `long` with a period more than `short`.
         copies: number of periods beyond those of `short`, more than one.
         container: path of the module whose children the blocks are.
-        period: after how many blocks they are alike again; 1 (default): all are alike.
+        period: after how many blocks they are alike again; 1 where all are alike.
     """
     try:
         repeat = _Repeat(RecordedRows(short, container, period), RecordedRows(long, container, period), copies)
