@@ -178,7 +178,7 @@ def test_a_number_of_layers_that_would_take_years_to_build_is_refused_at_once(fo
 
 
 def test_a_task_we_have_no_batches_for(folder):
-    config = {"model_type": "detr", "architectures": ["DetrForObjectDetection"]}
+    config = {"model_type": "timesformer", "architectures": ["TimesformerForVideoClassification"]}
     with pytest.raises(JobError, match="cannot make batches"):
         resolve(f"hf:{folder(config)}")
 

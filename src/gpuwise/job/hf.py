@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable
 from functools import partial
 from inspect import signature
-from types import ModuleType
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import ctc_loss
 
-from gpuwise.errors import InputError, JobError
+from gpuwise.errors import JobError
 from gpuwise.job.dependencies import require
-from gpuwise.job.hf_config import HfConfig, quantized, read_config
+from gpuwise.job.hf_batches import LABELS, Sizes, context_length, example_of
+from gpuwise.job.hf_config import HfConfig, has_spec_augment, leave_out_spec_augment, quantized, read_config
+from gpuwise.job.hf_tasks import MULTIMODAL, OF_ENCODER_DECODERS, AutoClass, task_of
 from gpuwise.job.job import Job
-from gpuwise.job.models.language import masked_word_batch, next_token_batch, translation_batch
 from gpuwise.job.torchvision_cpu import make_importable
+from gpuwise.notes import Note
 from gpuwise.notes import job as notes
-
-DEFAULT_SEQ_LEN = 1024
-
-# Position tables of these start after the padding index: two of their positions are never used.
-_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "longformer")
-
-# What a class name of config.architectures ends in, transformers' Auto class, and the kind of example batch.
-_MULTIMODAL = "AutoModelForImageTextToText"
-_TASKS = (
-    ("ForCausalLM", "AutoModelForCausalLM", "next-token"),
-    ("LMHeadModel", "AutoModelForCausalLM", "next-token"),
-    ("ForMaskedLM", "AutoModelForMaskedLM", "masked-word"),
-    ("ForPreTraining", "AutoModelForMaskedLM", "masked-word"),
-    ("ForConditionalGeneration", "AutoModelForSeq2SeqLM", "translation"),
-    ("ForConditionalGeneration", _MULTIMODAL, "next-token"),  # Gemma 3, Qwen2.5-VL, Llama 4: their text is served and trained
-    ("ForSequenceClassification", "AutoModelForSequenceClassification", "text-class"),
-    ("ForImageClassification", "AutoModelForImageClassification", "image-class"),
-)
-
-
-class AutoClass(Protocol):
-    """A class such as transformers.AutoModelForCausalLM, which chooses a model's class by its config."""
-
-    _model_mapping: Container[type]
-
-    def from_config(self, config: HfConfig, *, dtype: torch.dtype, attn_implementation: str | None = None) -> nn.Module: ...
 
 
 def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None = None) -> Job:
@@ -58,54 +33,59 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
     make_importable()  # transformers imports torchvision where it is installed
     transformers = require("transformers", purpose=f"read hf:{reference}")
     config = read_config(transformers, reference)
-    auto_class, kind, named = _task(transformers, config, reference)
-    multimodal = auto_class is getattr(transformers, _MULTIMODAL, None)
-    make = partial(_build_for_text if multimodal else _build, auto_class, config, reference)
+    task, named = task_of(transformers, config, reference)
     name = f"hf:{reference}"
-    optimizer = notes.assumed_optimizer(optimizer="adamw")
-    if kind == "image-class":
-        if seq_len is not None:
-            raise InputError(f"{name} has no sequence length.", ["leave out --seq-len"])
-        size = image_size or _edge(config) or 224
-        guess = notes.assumed_image_size(pixels=size)
-        batch = partial(_image_batch, size=size, channels=getattr(config, "num_channels", 3), labels=config.num_labels)
-        return Job(
-            make,
-            batch,
-            model_loss,
-            name=name,
-            sample_unit="image",
-            image_size=size,
-            forward=model_forward,
-            assumptions=(*((guess,) if image_size is None else ()), optimizer),
-        )
-    if image_size is not None:
-        raise InputError(f"{name} has no image size.", ["leave out --image-size"])
-    text = config.get_text_config()
-    length = _seq_len(text, seq_len, name)
-    guess = notes.assumed_sequence_length(length=length)
+    example = example_of(task.kind, config, name, Sizes(seq_len, image_size))
     headless = bool(config.architectures) and not named  # such as BertModel
-    model = ", ".join(config.architectures or [config.model_type])
-    head = () if named else (notes.assumed_head(model=model, task=kind, served=not headless),)
-    narrow = quantized(config)
-    kept = (notes.quantized_config(method=narrow[0], weights=narrow[1]),) if narrow else ()
-    alone = (notes.text_of_multimodal(model=config.model_type),) if multimodal else ()
-    guesses = (*((guess,) if seq_len is None else ()), *head, *kept, *alone, notes.assumed_full_sequences(), optimizer)
-    batch = partial(_text_batch, kind, vocabulary=text.vocab_size, seq_len=length, labels=config.num_labels)
+    of_text = example.sample_unit == "token"
+    multimodal = task.auto_class == MULTIMODAL
+    model = partial(_build_for_text if multimodal else _build, getattr(transformers, task.auto_class), config, reference)
+    answers = model_embeddings if headless and of_text else model_forward
     return Job(
-        make,
-        batch,
-        model_loss,
+        model,
+        example.batch,
+        _loss(task.kind, config, reference),
         name=name,
-        sample_unit="token",
-        tokens_per_sample=length,
-        seq_len=length,
-        learning_rate=1e-4,
-        assumptions=guesses,
-        generate=model_generate if kind == "next-token" and not headless else None,
-        context_length=_context_length(text),
-        forward=None if kind == "translation" else model_embeddings if headless else model_forward,
+        sample_unit=example.sample_unit,
+        tokens_per_sample=example.tokens_per_sample,
+        seq_len=example.seq_len,
+        image_size=example.image_size,
+        learning_rate=1e-3 if example.sample_unit == "image" else 1e-4,
+        assumptions=(*example.assumptions, *_notes_on(config, task.kind, of_text, headless, named, multimodal)),
+        generate=model_generate if task.kind == "next-token" and not headless else None,
+        context_length=context_length(config) if of_text else None,
+        forward=None if task.kind in OF_ENCODER_DECODERS else answers,
     )
+
+
+def _notes_on(config: HfConfig, kind: str, of_text: bool, headless: bool, named: bool, multimodal: bool) -> list[Note]:
+    """What is assumed of a model beside the sizes of its batches."""
+    assumed: list[Note] = []
+    if not named and kind != "image-class":  # a classifier is what such a model is
+        model = ", ".join(config.architectures or [config.model_type])
+        assumed.append(notes.assumed_head(model=model, task=kind, served=not (headless and of_text)))
+    if narrow := quantized(config):
+        assumed.append(notes.quantized_config(method=narrow[0], weights=narrow[1]))
+    if multimodal:
+        assumed.append(notes.text_of_multimodal(model=config.model_type))
+    if of_text:
+        assumed.append(notes.assumed_full_sequences())
+    if has_spec_augment(config):
+        assumed.append(notes.spec_augment_left_out())
+    return [*assumed, notes.assumed_optimizer(optimizer="adamw")]
+
+
+def _loss(kind: str, config: HfConfig, reference: str) -> Callable[[nn.Module, dict[str, Tensor]], Tensor]:
+    if kind == "image":
+        return partial(no_loss, reference)
+    if kind == "image-text":
+        return contrastive_loss
+    if kind == "transcript":
+        blank, reduction, zero_infinity = (
+            getattr(config, key) for key in ("pad_token_id", "ctc_loss_reduction", "ctc_zero_infinity")
+        )
+        return partial(transcript_loss, blank=blank, reduction=reduction, zero_infinity=zero_infinity)
+    return model_loss
 
 
 def model_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -113,9 +93,39 @@ def model_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return model(**batch).loss
 
 
+def contrastive_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """The loss of images and texts that belong together, among those of the batch."""
+    return model(**batch, return_loss=True).loss
+
+
+def transcript_loss(model: nn.Module, batch: dict[str, Tensor], *, blank: int, reduction: str, zero_infinity: bool) -> Tensor:
+    """Connectionist temporal classification of transcripts that are all as long, as the model computes it.
+
+    The model's own packs the labels, which makes a shape of their values. Further arguments as for
+    torch.nn.functional.ctc_loss, from the config.
+    """
+    scores = _logits(model, batch).log_softmax(-1, dtype=torch.float32).transpose(0, 1)
+    frames, n = scores.shape[:2]
+    labels = batch["labels"]
+    lengths = torch.full((n,), frames), torch.full((n,), labels.shape[1])
+    return ctc_loss(scores, labels, *lengths, blank=blank, reduction=reduction, zero_infinity=zero_infinity)
+
+
+def no_loss(reference: str, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Stands for a loss that needs targets which gpuwise does not make, such as the boxes of objects."""
+    raise JobError(
+        f"hf:{reference} is trained on targets that gpuwise does not make, such as the boxes of objects.",
+        ["--mode infer, or gpuwise serve-plan", "write a Job with your own batch and loss: path/to/file.py:job"],
+    )
+
+
 def model_forward(model: nn.Module, batch: dict[str, Tensor]) -> object:
     """The output of a Hugging Face model for a batch, without a loss."""
     return model(**_inputs(batch))
+
+
+def _logits(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return model(**_inputs(batch)).logits
 
 
 def model_embeddings(model: nn.Module, batch: dict[str, Tensor]) -> object:
@@ -126,7 +136,7 @@ def model_embeddings(model: nn.Module, batch: dict[str, Tensor]) -> object:
 
 
 def _inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in batch.items() if name != "labels"}
+    return {name: tensor for name, tensor in batch.items() if name not in LABELS}
 
 
 def model_generate(model: nn.Module, tokens: Tensor, cache: object) -> tuple[Tensor, object]:
@@ -136,32 +146,10 @@ def model_generate(model: nn.Module, tokens: Tensor, cache: object) -> tuple[Ten
     return output.logits, getattr(output, name)
 
 
-def _task(transformers: ModuleType, config: HfConfig, reference: str) -> tuple[AutoClass, str, bool]:
-    """The class that builds the model, the kind of its batches, and whether the config names the task."""
-    encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
-    for architecture in config.architectures or []:
-        for ending, class_name, kind in _TASKS:
-            if architecture.endswith(ending) and not (encoder_decoder and class_name == _MULTIMODAL):
-                auto_class = getattr(transformers, class_name)
-                if type(config) in auto_class._model_mapping:
-                    return auto_class, kind, True
-    # No head named (T5Model, BertModel): the head this family is pretrained with.
-    for class_name, kind in dict.fromkeys((class_name, kind) for _, class_name, kind in _TASKS):
-        auto_class = getattr(transformers, class_name)
-        if encoder_decoder == (kind == "translation") and type(config) in auto_class._model_mapping:
-            if kind == "next-token" and type(config) in transformers.AutoModelForMaskedLM._model_mapping:
-                continue  # encoders such as BERT can be read as decoders too, but are not trained so
-            return auto_class, kind, False
-    tasks = ", ".join(dict.fromkeys(ending for ending, *_ in _TASKS))
-    raise JobError(
-        f"hf:{reference} is a {config.model_type} with architectures {config.architectures}, a task gpuwise cannot "
-        f"make batches for (it can for {tasks}, of models that read text or images).",
-        ["write a Job with your own batch and loss: path/to/file.py:job"],
-    )
-
-
 def _build(auto_class: AutoClass, config: HfConfig, reference: str) -> nn.Module:
     config.use_cache = False  # a cache of keys and values belongs to generation
+    if has_spec_augment(config):
+        leave_out_spec_augment(config)
     try:
         try:
             return auto_class.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
@@ -184,45 +172,3 @@ def _build_for_text(auto_class: AutoClass, config: HfConfig, reference: str) -> 
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in reached)
     return model
-
-
-def _context_length(text: HfConfig) -> int | None:
-    """Most positions of a sequence; None where any length runs."""
-    # T5 has n_positions as a habit of training: its biases are relative and any length runs.
-    longest: int | None = getattr(text, "max_position_embeddings", None)
-    if longest and text.model_type in _OFFSET_POSITIONS:
-        longest -= 2
-    return longest
-
-
-def _seq_len(text: HfConfig, requested: int | None, name: str) -> int:
-    longest = _context_length(text)
-    if requested is None:
-        return min(DEFAULT_SEQ_LEN, longest or getattr(text, "n_positions", None) or DEFAULT_SEQ_LEN)
-    if longest and requested > longest:
-        raise InputError(
-            f"{name} takes sequences of up to {longest:,} tokens (its config), got {requested}.", [f"--seq-len {longest}"]
-        )
-    return requested
-
-
-def _edge(config: HfConfig) -> int | None:
-    size = getattr(config, "image_size", None)
-    return size[0] if isinstance(size, list | tuple) else size
-
-
-def _text_batch(kind: str, n: int, *, vocabulary: int, seq_len: int, labels: int) -> dict[str, Tensor]:
-    if kind == "text-class":
-        return {"input_ids": torch.randint(0, vocabulary, (n, seq_len)), "labels": torch.randint(0, labels, (n,))}
-    if kind == "translation":
-        batch = translation_batch(n, vocabulary=vocabulary, seq_len=seq_len)
-        return {"input_ids": batch["tokens"], "labels": batch["labels"]}  # the model moves the labels itself
-    if kind == "masked-word":
-        batch = masked_word_batch(n, vocabulary=vocabulary, seq_len=seq_len)
-        return {"input_ids": batch["tokens"], "labels": batch["labels"]}
-    batch = next_token_batch(n, vocabulary=vocabulary, seq_len=seq_len)
-    return {"input_ids": batch["tokens"], "labels": batch["tokens"]}  # the model moves the labels itself
-
-
-def _image_batch(n: int, *, size: int, channels: int, labels: int) -> dict[str, Tensor]:
-    return {"pixel_values": torch.randn(n, channels, size, size), "labels": torch.randint(0, labels, (n,))}

@@ -20,6 +20,7 @@ _SIZE = re.compile(
     r"(vocab|hidden|intermediate|image|patch)_size|n_embd|n_inner|d_model|d_ff|d_kv|num_channels|"
     r"max_position_embeddings|n_positions|(num|n)_(\w+_)?heads?"
 )
+_MASKED = ("mask_time_prob", "mask_feature_prob")  # by SpecAugment
 
 
 class HfConfig(Protocol):
@@ -91,6 +92,17 @@ def quantized(config: HfConfig) -> tuple[str, str] | None:
     weights |= {"awq": "int4", "gptq": "int4"} if bits == 4 else {"gptq": "int8"} if bits == 8 else {}
     weights |= {"bitsandbytes": "nf4" if settings.get("load_in_4bit") else "int8"}
     return method, weights.get(method, "")
+
+
+def has_spec_augment(config: HfConfig) -> bool:
+    """Whether a model that reads sound masks parts of it in training. Shapes depend on the values of those masks."""
+    return bool(getattr(config, "apply_spec_augment", False)) and any(getattr(config, key, 0) for key in _MASKED)
+
+
+def leave_out_spec_augment(config: HfConfig) -> None:
+    """Makes a config's model without those masks, and without the parameter that stands for what they cover."""
+    for key in _MASKED:
+        setattr(config, key, 0.0)
 
 
 def _problem(raw: object) -> str:

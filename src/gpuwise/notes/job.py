@@ -17,6 +17,24 @@ def assumed_image_size(*, pixels: int) -> str:
     return f"assumed images of {pixels}x{pixels} pixels; --image-size changes it"
 
 
+@kind_of_note()
+def assumed_sound(*, seconds: int, rate_hz: int) -> str:
+    """Samples of a model that reads sound as a wave have a usual length."""
+    return f"assumed {seconds} s of sound a sample, {rate_hz:,} values a second"
+
+
+@kind_of_note()
+def assumed_choices(*, choices: int) -> str:
+    """Questions of a multiple choice have a usual number of answers."""
+    return f"assumed {choices} answers a question to choose from, each with the question a sequence"
+
+
+@kind_of_note()
+def spec_augment_left_out() -> str:
+    """A speech model's config has SpecAugment, whose masks have shapes that depend on their values."""
+    return "SpecAugment is left out: the masks over time and channels that the config has in training"
+
+
 @kind_of_note(flag="--samples")
 def assumed_samples_per_epoch(*, samples: int, data_set: str) -> str:
     """An epoch has the samples of the data set that the model is usually trained on."""

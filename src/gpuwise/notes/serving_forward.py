@@ -10,8 +10,8 @@ from gpuwise.units import format_duration
 def one_pass_a_request() -> str:
     """What a request is, of a model that answers in one forward pass."""
     return (
-        "a request is one sample of one forward pass; what takes several passes, as each step of a diffusion model does, is as "
-        "many requests"
+        "a request is one sample of one forward pass; what takes several passes is as many requests: each step of a diffusion "
+        "model, each token that T5 or Whisper writes"
     )
 
 
