@@ -81,6 +81,10 @@ TASKS = {
     "WhisperForConditionalGeneration": (WHISPER, {"input_features": (2, 8, 40), "labels": (2, 12)}),
     "ASTForAudioClassification": (AST, {"input_values": (2, 64, 16), "labels": (2,)}),
     "Wav2Vec2ForCTC": ({"model_type": "wav2vec2", **WAVE}, {"input_values": (2, 160_000), "labels": (2, 150)}),
+    "Data2VecAudioForSequenceClassification": (
+        {"model_type": "data2vec-audio", **WAVE},
+        {"input_values": (2, 160_000), "labels": (2,)},
+    ),
     "HubertForSequenceClassification": ({"model_type": "hubert", **WAVE}, {"input_values": (2, 160_000), "labels": (2,)}),
 }
 ANSWERS = ("labels", "start_positions", "end_positions")
@@ -136,7 +140,13 @@ def test_a_forward_pass_multiplies_what_its_own_class_does(job_of, architecture)
 
 
 @pytest.mark.parametrize(
-    "architecture", ["SegformerForSemanticSegmentation", "WhisperForConditionalGeneration", "Wav2Vec2ForCTC"]
+    "architecture",
+    [
+        "SegformerForSemanticSegmentation",
+        "WhisperForConditionalGeneration",
+        "Wav2Vec2ForCTC",
+        "Data2VecAudioForSequenceClassification",
+    ],
 )
 def test_a_step_is_recorded_and_priced(job_of, architecture):
     job = job_of(architecture, TASKS[architecture][0], **of_images_without_size(architecture))
@@ -174,3 +184,10 @@ def test_sizes_that_a_task_has_not_are_refused(job_of):
 def test_sound_in_a_form_that_is_not_known_is_refused(job_of):
     with pytest.raises(JobError, match="in which form that reads sound"):
         job_of("Speech2TextForConditionalGeneration", {"model_type": "speech_to_text"})
+
+
+def test_a_head_that_has_no_batches_is_replaced_with_a_word(job_of):
+    vit = {"model_type": "vit", "image_size": 32, "patch_size": 8, **BLOCK}
+    for architecture, config in (("ViTForMaskedImageModeling", vit), ("BertForNextSentencePrediction", BERT)):
+        (note,) = (note for note in job_of(architecture, config).assumptions if note.kind in ("another-head", "assumed-head"))
+        assert (note.kind, architecture in note.text) == ("another-head", True)

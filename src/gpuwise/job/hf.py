@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from inspect import signature
@@ -19,6 +20,8 @@ from gpuwise.job.job import Job
 from gpuwise.job.torchvision_cpu import make_importable
 from gpuwise.notes import Note
 from gpuwise.notes import job as notes
+
+_HEAD = re.compile("For[A-Z]")  # in the name of a class with a head
 
 
 def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None = None) -> Job:
@@ -61,8 +64,10 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
 def _notes_on(config: HfConfig, kind: str, of_text: bool, headless: bool, named: bool, multimodal: bool) -> list[Note]:
     """What is assumed of a model beside the sizes of its batches."""
     assumed: list[Note] = []
-    if not named and kind != "image-class":  # a classifier is what such a model is
-        model = ", ".join(config.architectures or [config.model_type])
+    model = ", ".join(config.architectures or [config.model_type])
+    if not named and _HEAD.search(model):
+        assumed.append(notes.another_head(model=model, task=kind))
+    elif not named and kind != "image-class":  # a classifier is what such a model is
         assumed.append(notes.assumed_head(model=model, task=kind, served=not (headless and of_text)))
     if narrow := quantized(config):
         assumed.append(notes.quantized_config(method=narrow[0], weights=narrow[1]))

@@ -96,7 +96,8 @@ def quantized(config: HfConfig) -> tuple[str, str] | None:
 
 def has_spec_augment(config: HfConfig) -> bool:
     """Whether a model that reads sound masks parts of it in training. Shapes depend on the values of those masks."""
-    return bool(getattr(config, "apply_spec_augment", False)) and any(getattr(config, key, 0) for key in _MASKED)
+    masks = getattr(config, "apply_spec_augment", True)  # where Data2Vec's has no such key, its model masks
+    return bool(masks) and any(getattr(config, key, 0) for key in _MASKED)
 
 
 def leave_out_spec_augment(config: HfConfig) -> None:

@@ -103,6 +103,12 @@ def assumed_head(*, model: str, task: str, served: bool) -> str:
 
 
 @kind_of_note()
+def another_head(*, model: str, task: str) -> str:
+    """A config names a head that there are no batches for, and its model is taken with another."""
+    return f"gpuwise makes no batches for {model}: the model has the head of {task} here, in place of its own"
+
+
+@kind_of_note()
 def text_of_multimodal(*, model: str) -> str:
     """Of a model that reads images or sound beside text, batches are text alone."""
     return f"{model} reads text alone here: its parts for images or sound are in memory, frozen, and do not run"
