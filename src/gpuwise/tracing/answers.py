@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuwise.notes import Note
 from gpuwise.notes.job import leaves_the_device, value_not_known
@@ -96,3 +98,26 @@ class Answers:
 
     def _note_answer(self, question: str, answer: bool | float) -> None:
         self.note(value_not_known(question=question, answer=answer, position=location_of_caller()))
+
+
+class Answering(TorchDispatchMode):
+    """Answers where nothing is recorded: in the dry run by which a pipeline cuts a model into stages.
+
+    Tensors of other stages are none of its business: their values are refused, not invented.
+    """
+
+    sees_absent_tensors = True
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__()
+        self._answers = answers
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Tensor] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
+        if self._answers.covers(func) and isinstance(args[0], FakeTensor):
+            return self._answers.answer(func, args)
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, FakeTensor):
+            self._answers.remember(func, out, args)
+        return out

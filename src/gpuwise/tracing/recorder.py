@@ -19,7 +19,7 @@ from gpuwise.strategy import Mesh
 from gpuwise.trace import KINDS, PHASES, OperationRow, OperationValues
 from gpuwise.trace.parallel.recorded_rows import CallShapes, Counted
 from gpuwise.trace.tables import NO_LAYOUT, TURNED
-from gpuwise.tracing.answers import Answers
+from gpuwise.tracing.answers import Answering, Answers
 from gpuwise.tracing.collectives import (
     GroupTable,
     buffers,
@@ -71,6 +71,7 @@ class Recorder(TorchDispatchMode):
         storages: the memory that tensors hold.
         modules: the modules to attribute rows to.
         answers, counts: what was assumed where the model asked for values, or for how many elements of a mask are true.
+        unrecorded: the mode that takes its place where nothing is recorded (gpuwise.runtime.parallel.stages_absent).
         streams: the streams of the device, and what they wait for.
         groups: the groups of ranks of the collectives.
         of_many: of each position that is a kernel over many tensors, how many of them have how many elements.
@@ -95,6 +96,7 @@ class Recorder(TorchDispatchMode):
         self.storages = StorageTable()
         self.modules = ModuleTracker()
         self.answers = Answers()
+        self.unrecorded = Answering(self.answers)
         self.counts = Counts(self.answers)
         self.streams = Streams()
         self.groups = GroupTable(mesh or Mesh())
@@ -248,9 +250,8 @@ class Recorder(TorchDispatchMode):
         """A copy to another layout, made and freed inside the operator that is being recorded. turned: as tables.TURNED."""
         size = size_bytes(tensor)
         values = OperationValues(bytes_read=size, bytes_written=size, kernels=1)
-        layout = TURNED if turned else NO_LAYOUT
         name, kind, dtype = "aten.clone.default", KINDS.index("copy"), dtype_name(tensor.dtype)
-        self.record_kernel(OperationRow(name, kind, dtype, values, channels_last=layout), list)
+        self.record_kernel(OperationRow(name, kind, dtype, values, channels_last=TURNED if turned else NO_LAYOUT), list)
 
     def record_kernel(self, row: OperationRow, make: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Records one kernel that is no operator. make: creates its results."""

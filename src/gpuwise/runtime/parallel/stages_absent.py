@@ -103,10 +103,14 @@ class AbsentTensor(torch.Tensor):
 
 
 def unrecorded() -> AbstractContextManager[object]:
-    """A context in which no mode but fake tensors sees operators: absent tensors are no work, and nothing to record."""
+    """A context in which no mode but fake tensors sees operators: absent tensors are no work, and nothing to record.
+
+    A mode whose attribute `unrecorded` is another mode leaves that one in its place.
+    """
     modes = _get_current_dispatch_mode_stack()
-    kept = [mode for mode in modes if isinstance(mode, FakeTensorMode) or getattr(mode, "sees_absent_tensors", False)]
-    if len(kept) == len(modes):
+    others = [getattr(mode, "unrecorded", mode) for mode in modes]
+    kept = [mode for mode in others if isinstance(mode, FakeTensorMode) or getattr(mode, "sees_absent_tensors", False)]
+    if kept == modes:
         return nullcontext()
     stack = ExitStack()
     stack.enter_context(_disable_current_modes())
