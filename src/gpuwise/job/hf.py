@@ -15,7 +15,7 @@ from gpuwise.errors import JobError
 from gpuwise.job.dependencies import require
 from gpuwise.job.hf_batches import LABELS, Sizes, context_length, example_of
 from gpuwise.job.hf_config import HfConfig, has_spec_augment, leave_out_spec_augment, quantized, read_config
-from gpuwise.job.hf_tasks import MULTIMODAL, OF_ENCODER_DECODERS, AutoClass, task_of
+from gpuwise.job.hf_tasks import MULTIMODAL, NOT_TRAINED, OF_ENCODER_DECODERS, AutoClass, task_of
 from gpuwise.job.job import Job
 from gpuwise.job.torchvision_cpu import make_importable
 from gpuwise.notes import Note
@@ -81,7 +81,7 @@ def _notes_on(config: HfConfig, kind: str, of_text: bool, headless: bool, named:
 
 
 def _loss(kind: str, config: HfConfig, reference: str) -> Callable[[nn.Module, dict[str, Tensor]], Tensor]:
-    if kind == "image":
+    if kind in NOT_TRAINED:
         return partial(no_loss, reference)
     if kind == "image-text":
         return contrastive_loss

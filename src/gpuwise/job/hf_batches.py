@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpuwise.errors import InputError, JobError
 from gpuwise.job.hf_config import HfConfig
+from gpuwise.job.hf_tasks import NOT_TRAINED
 from gpuwise.job.models.language import masked_word_batch, next_token_batch, translation_batch
 from gpuwise.notes import Note
 from gpuwise.notes import job as notes
@@ -24,7 +25,8 @@ TRANSCRIPT_TOKENS = 150  # of so much sound: English is spoken at some 15 charac
 
 # Position tables of these start after the padding index: two of their positions are never used.
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "longformer")
-_IMAGE_SIZE, _SEGMENTED_SIZE = 224, 512  # of models whose config has none
+# Pixels of an edge where the config has none: of ImageNet's crops, of ADE20K's (SegFormer), of RT-DETR's and DPT's own.
+_USUAL_SIZES = {"image-class": 224, "image-text": 224, "pixel-class": 512, "boxes": 640, "depth": 384}
 
 Tensors: TypeAlias = dict[str, Tensor]
 
@@ -92,7 +94,7 @@ def _of_text(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
 
 def _of_images(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
     _refuse_seq_len(name, sizes)
-    size, guesses = _edge(config, sizes, _SEGMENTED_SIZE if kind == "pixel-class" else _IMAGE_SIZE)
+    size, guesses = _edge(config, sizes, _USUAL_SIZES[kind])
     channels = getattr(config, "num_channels", 3)
     batch = partial(_image_batch, kind, size=size, channels=channels, labels=config.num_labels)
     return Example(batch, "image", image_size=size, assumptions=guesses)
@@ -101,7 +103,7 @@ def _of_images(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
 def _of_pairs(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
     """Images, each with a text."""
     vision, text = _vision_config(config), config.get_text_config()
-    size, guesses = _edge(vision, sizes, _IMAGE_SIZE)
+    size, guesses = _edge(vision, sizes, _USUAL_SIZES[kind])
     length, more = _length(name, sizes, longest=context_length(config), usual=None)
     batch = partial(
         _pair_batch, size=size, channels=getattr(vision, "num_channels", 3), vocabulary=text.vocab_size, seq_len=length
@@ -125,7 +127,7 @@ def _of_sound(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
 _TEXT = ("next-token", "masked-word", "translation", "text-class", "token-class", "answer-span", "choice")
 KINDS: dict[str, _ExampleOf] = {
     **dict.fromkeys(_TEXT, _of_text),
-    **dict.fromkeys(("image-class", "pixel-class", "image"), _of_images),
+    **dict.fromkeys(("image-class", "pixel-class", *NOT_TRAINED), _of_images),
     "image-text": _of_pairs,
     **dict.fromkeys(("speech", "transcript", "sound-class"), _of_sound),
 }
@@ -213,7 +215,7 @@ def _text_batch(kind: str, n: int, *, vocabulary: int, seq_len: int, labels: int
 
 def _image_batch(kind: str, n: int, *, size: int, channels: int, labels: int) -> Tensors:
     images = {"pixel_values": torch.randn(n, channels, size, size)}
-    if kind == "image":
+    if kind in NOT_TRAINED:
         return images
     return {**images, "labels": torch.randint(0, labels, (n, size, size) if kind == "pixel-class" else (n,))}
 

@@ -15,6 +15,7 @@ from gpuwise.job.hf_config import HfConfig
 
 MULTIMODAL = "AutoModelForImageTextToText"
 OF_ENCODER_DECODERS = ("translation", "speech")
+NOT_TRAINED = ("boxes", "depth")  # on targets that gpuwise does not make
 
 
 class AutoClass(Protocol):
@@ -63,8 +64,8 @@ TASKS = (
     HfTask("ForMultipleChoice", "AutoModelForMultipleChoice", "choice"),
     HfTask("ForImageClassification", "AutoModelForImageClassification", "image-class"),
     HfTask("ForSemanticSegmentation", "AutoModelForSemanticSegmentation", "pixel-class"),
-    HfTask("ForObjectDetection", "AutoModelForObjectDetection", "image"),
-    HfTask("ForDepthEstimation", "AutoModelForDepthEstimation", "image"),
+    HfTask("ForObjectDetection", "AutoModelForObjectDetection", "boxes"),
+    HfTask("ForDepthEstimation", "AutoModelForDepthEstimation", "depth"),
     HfTask("Model", "AutoModelForZeroShotImageClassification", "image-text"),  # CLIP, SigLIP
     HfTask("ForCTC", "AutoModelForCTC", "transcript"),
     HfTask("ForSequenceClassification", "AutoModelForAudioClassification", "sound-class"),  # Wav2Vec2, HuBERT
