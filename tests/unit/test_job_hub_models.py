@@ -227,11 +227,14 @@ def test_a_forward_pass_multiplies_what_transformers_own_class_does(folder, arch
     ],
 )
 def test_a_config_of_quantized_weights_says_that_they_are_taken_whole(folder, settings, weights):
-    config = {**TINY_BERT, "architectures": ["BertForMaskedLM"], **({"quantization_config": settings} if settings else {})}
-    notes = [note.text for note in resolve(f"hf:{folder(config)}").assumptions if note.kind == "quantized-config"]
-    assert len(notes) == (settings is not None)
-    assert all(settings["quant_method"] in note and weights in note for note in notes)
-    assert all(("--weights" in note) == bool(weights) for note in notes)
+    quantization = {"quantization_config": settings} if settings else {}
+    for model in ({"model_type": "bert", **TINY_BERT, "architectures": ["BertForMaskedLM"]}, CONFIGS["llama"][0]):
+        job = resolve(f"hf:{folder({**model, **quantization})}")
+        notes = [note.text for note in job.assumptions if note.kind == "quantized-config"]
+        assert len(notes) == (settings is not None)
+        assert all(settings["quant_method"] in note for note in notes)
+        served = bool(weights) and job.generate is not None  # what writes no text takes no --weights
+        assert all((weights in note if served else "--weights" not in note) for note in notes)
 
 
 def test_a_decoder_without_a_head_is_served_for_its_embeddings(folder):
@@ -252,6 +255,14 @@ def test_a_model_that_reads_images_too_reads_text_alone_here(folder):
     assert set(job.batch(2)) == {"input_ids", "labels"}
     frozen = {name.split(".")[1] for name, parameter in meta_model(job).named_parameters() if not parameter.requires_grad}
     assert frozen == {"vision_tower", "multi_modal_projector"}
+
+
+def test_a_folder_that_is_named_alone_is_pointed_to(folder, monkeypatch):
+    path = folder(CONFIGS["llama"][0])
+    monkeypatch.chdir(path.parent)
+    with pytest.raises(JobError, match="no preset") as caught:
+        resolve(path.name)
+    assert caught.value.ways_out == (f"hf:./{path.name}",)
 
 
 def test_an_unreachable_hub_is_answered_with_a_local_folder(monkeypatch):

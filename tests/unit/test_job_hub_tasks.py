@@ -27,7 +27,6 @@ WAVE = {
     "num_conv_pos_embeddings": 16,
     "num_conv_pos_embedding_groups": 2,
     "vocab_size": 32,
-    "layerdrop": 0.0,
     **BLOCK,
 }
 WHISPER = {
@@ -164,10 +163,40 @@ def test_a_detector_answers_and_is_not_trained(job_of):
 
 def test_guesses_of_sound_and_choices_are_named(job_of):
     kinds = {note.kind for note in job_of("Wav2Vec2ForCTC", TASKS["Wav2Vec2ForCTC"][0]).assumptions}
-    assert {"assumed-sound", "assumed-sequence-length", "spec-augment-left-out"} <= kinds
+    assert {"assumed-sound", "assumed-sequence-length", "random-parts-left-out"} <= kinds
     kinds = {note.kind for note in job_of("BertForMultipleChoice", BERT, seq_len=16).assumptions}
     assert "assumed-choices" in kinds
     assert "assumed-sequence-length" not in kinds
+
+
+def test_layers_that_a_step_drops_by_chance_are_all_priced(job_of):
+    config = {**WHISPER, "encoder_layerdrop": 0.1, "decoder_layerdrop": 0.1}
+    job = job_of("WhisperForConditionalGeneration", config)
+    (note,) = (note.text for note in job.assumptions if note.kind == "random-parts-left-out")
+    assert note.startswith("LayerDrop of the config")
+    flops = []
+    for each in (job, job_of("WhisperForConditionalGeneration", WHISPER)):
+        with FlopCounterMode(display=False) as counted:
+            each.loss(each.model(), each.batch(2)).backward()
+        flops.append(counted.get_total_flops())
+    assert flops[0] == flops[1]
+
+
+def test_what_is_of_training_alone_is_not_said_of_inference(job_of):
+    config = TASKS["HubertForSequenceClassification"][0]
+    job = job_of("HubertForSequenceClassification", config)
+    for mode in ("train", "infer"):
+        notes = {note.kind for note in forecast(job, on="l4", micro_batch=2, mode=mode).assumption_notes}
+        assert ("random-parts-left-out" in notes) == (mode == "train")
+
+
+def test_images_have_the_shape_of_the_config(job_of):
+    wide = {**YOLOS, "image_size": [32, 64]}
+    job = job_of("YolosForObjectDetection", wide)
+    assert (job.image_size, job.batch(2)["pixel_values"].shape) == (None, (2, 3, 32, 64))
+    assert any("32x64 pixels, of the config" in note.text for note in job.assumptions)
+    job = job_of("YolosForObjectDetection", wide, image_size=32)
+    assert (job.image_size, job.batch(2)["pixel_values"].shape) == (32, (2, 3, 32, 32))
 
 
 def test_sizes_that_a_task_has_not_are_refused(job_of):
@@ -176,6 +205,7 @@ def test_sizes_that_a_task_has_not_are_refused(job_of):
         ("WhisperForConditionalGeneration", {"image_size": 8}, "no image size"),
         ("WhisperForConditionalGeneration", {"seq_len": 13}, "up to 12 tokens"),
         ("CLIPModel", {"seq_len": 8}, "up to 7 tokens"),
+        ("Wav2Vec2ForCTC", {"seq_len": 501}, "up to 500 tokens"),  # of 500 frames none has two
     ):
         with pytest.raises(InputError, match=text):
             job_of(architecture, TASKS[architecture][0], **sizes)

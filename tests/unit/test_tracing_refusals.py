@@ -292,6 +292,29 @@ def test_what_lay_in_memory_before_does_not_answer_for_what_lies_there_now() -> 
     assert answers.answer(asks, (value,)) == 1.0
 
 
+class DropsLayers(nn.Module):
+    """LayerDrop, as Transformers' Wav2Vec2 and Whisper have it: each step leaves layers out by chance."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(16, 16) for _ in range(4)])
+        self.probability = probability
+
+    def forward(self, x):
+        for layer in self.layers:
+            if not torch.rand([]) < self.probability:
+                x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1])
+def test_a_number_that_is_drawn_and_compared_is_its_middle(probability: float) -> None:
+    job = Job(lambda: DropsLayers(probability), lambda n: torch.randn(n, 16), lambda model, x: model(x).sum())
+    trace = record(job, Strategy(micro_batch=2, mode="infer"))
+    assert trace.model_flops == 4 * 2 * 2 * 16 * 16
+    assert any(f"rand() < {probability:g} " in note.text and "False" in note.text for note in trace.header.assumption_notes)
+
+
 def test_a_job_that_moves_itself_to_the_cpu_is_told_to_leave_it():
     """device = "cuda" if torch.cuda.is_available() else "cpu" is the CPU where a forecast is made."""
     for moves in (builds(lambda model: model.to("cpu")), calls(lambda y, x: y + x[:, :5].to("cpu"))):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpuwise.errors import UnsupportedError
 from gpuwise.notes import Note
-from gpuwise.notes.job import forward_alone
+from gpuwise.notes.job import OF_TRAINING, forward_alone
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.strategy import StepFacts, Strategy
 from gpuwise.trace import Header, Trace, TraceFamily
@@ -107,12 +107,16 @@ class StepSource(ABC):
 
         For a forward pass it also lacks the optimizer and has a note on what inference leaves out.
         """
-        flags = {f"--{name.replace('_', '-')}" for name in self.sizes}
+        replaced = {f"--{name.replace('_', '-')}" for name in self.sizes}
         added: tuple[Note, ...] = ()
         if header.strategy.mode == "infer":
-            flags.add("--optimizer")
+            replaced |= {"--optimizer", *OF_TRAINING}
             added = (forward_alone(),)
-        kept = tuple(note for note in header.assumption_notes if note.flag not in flags and note not in added)
+        kept = tuple(
+            note
+            for note in header.assumption_notes
+            if note.flag not in replaced and note.kind not in replaced and note not in added
+        )
         return replace(header, assumption_notes=(*kept, *added))
 
     def default_precision(self, best: str) -> str:

@@ -14,7 +14,7 @@ from torch.nn.functional import ctc_loss
 from gpuwise.errors import JobError
 from gpuwise.job.dependencies import require
 from gpuwise.job.hf_batches import LABELS, Sizes, context_length, example_of
-from gpuwise.job.hf_config import HfConfig, has_spec_augment, leave_out_spec_augment, quantized, read_config
+from gpuwise.job.hf_config import HfConfig, leave_out_random_parts, quantized, random_parts, read_config
 from gpuwise.job.hf_tasks import MULTIMODAL, NOT_TRAINED, OF_ENCODER_DECODERS, AutoClass, task_of
 from gpuwise.job.job import Job
 from gpuwise.job.torchvision_cpu import make_importable
@@ -70,13 +70,17 @@ def _notes_on(config: HfConfig, kind: str, of_text: bool, headless: bool, named:
     elif not named and kind != "image-class":  # a classifier is what such a model is
         assumed.append(notes.assumed_head(model=model, task=kind, served=not (headless and of_text)))
     if narrow := quantized(config):
-        assumed.append(notes.quantized_config(method=narrow[0], weights=narrow[1]))
+        assumed.append(
+            notes.quantized_config(method=narrow[0], weights=narrow[1] if kind == "next-token" and not headless else "")
+        )
     if multimodal:
         assumed.append(notes.text_of_multimodal(model=config.model_type))
     if of_text:
         assumed.append(notes.assumed_full_sequences())
-    if has_spec_augment(config):
-        assumed.append(notes.spec_augment_left_out())
+    if parts := random_parts(config):
+        assumed.append(notes.random_parts_left_out(parts=" and ".join(parts)))
+    if kind == "image-text":
+        assumed.append(notes.pairs_of_micro_batch())
     return [*assumed, notes.assumed_optimizer(optimizer="adamw")]
 
 
@@ -153,8 +157,7 @@ def model_generate(model: nn.Module, tokens: Tensor, cache: object) -> tuple[Ten
 
 def _build(auto_class: AutoClass, config: HfConfig, reference: str) -> nn.Module:
     config.use_cache = False  # a cache of keys and values belongs to generation
-    if has_spec_augment(config):
-        leave_out_spec_augment(config)
+    leave_out_random_parts(config)
     try:
         try:
             return auto_class.from_config(config, dtype=torch.float32, attn_implementation="sdpa")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -94,20 +94,20 @@ def _of_text(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
 
 def _of_images(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
     _refuse_seq_len(name, sizes)
-    size, guesses = _edge(config, sizes, _USUAL_SIZES[kind])
+    height, width, guesses = _shape(config, sizes, _USUAL_SIZES[kind])
     channels = getattr(config, "num_channels", 3)
-    batch = partial(_image_batch, kind, size=size, channels=channels, labels=config.num_labels)
-    return Example(batch, "image", image_size=size, assumptions=guesses)
+    batch = partial(_image_batch, kind, shape=(channels, height, width), labels=config.num_labels)
+    return Example(batch, "image", image_size=height if height == width else None, assumptions=guesses)
 
 
 def _of_pairs(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
     """Images, each with a text."""
     vision, text = _vision_config(config), config.get_text_config()
-    size, guesses = _edge(vision, sizes, _USUAL_SIZES[kind])
+    height, width, guesses = _shape(vision, sizes, _USUAL_SIZES[kind])
+    shape = (getattr(vision, "num_channels", 3), height, width)
     length, more = _length(name, sizes, longest=context_length(config), usual=None)
-    batch = partial(
-        _pair_batch, size=size, channels=getattr(vision, "num_channels", 3), vocabulary=text.vocab_size, seq_len=length
-    )
+    batch = partial(_pair_batch, shape=shape, vocabulary=text.vocab_size, seq_len=length)
+    size = height if height == width else None
     return Example(batch, "image", seq_len=length, image_size=size, assumptions=(*guesses, *more))
 
 
@@ -118,8 +118,10 @@ def _of_sound(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
         _refuse_seq_len(name, sizes)
         batch = partial(_sound_batch, input_name, shape, labels=config.num_labels)
         return Example(batch, "sample", assumptions=guesses)
-    longest = getattr(config, "max_target_positions", None) if kind == "speech" else None
-    length, more = _length(name, sizes, longest=longest, usual=None if kind == "speech" else TRANSCRIPT_TOKENS)
+    if kind == "speech":
+        length, more = _length(name, sizes, longest=getattr(config, "max_target_positions", None), usual=None)
+    else:  # a frame is one token, or none
+        length, more = _length(name, sizes, longest=_frames(config, shape), usual=TRANSCRIPT_TOKENS)
     batch = partial(_sound_batch, input_name, shape, labels=config.vocab_size, seq_len=length)
     return Example(batch, "sample", seq_len=length, assumptions=(*guesses, *more))
 
@@ -136,10 +138,10 @@ KINDS: dict[str, _ExampleOf] = {
 def _length(name: str, sizes: Sizes, *, longest: int | None, usual: int | None) -> tuple[int, tuple[Note, ...]]:
     """Tokens of a sequence, with a note where nobody asked for them.
 
-    longest: that the model takes; None for any. usual: where nothing else says so; None for DEFAULT_SEQ_LEN.
+    longest: that the model takes; None for any. usual: of the task; None for DEFAULT_SEQ_LEN, which is the most assumed.
     """
     if sizes.seq_len is None:
-        length = min(DEFAULT_SEQ_LEN, longest or usual or DEFAULT_SEQ_LEN)
+        length = min(DEFAULT_SEQ_LEN, usual or DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN)
         return length, (notes.assumed_sequence_length(length=length),)
     if longest and sizes.seq_len > longest:
         raise InputError(
@@ -148,13 +150,17 @@ def _length(name: str, sizes: Sizes, *, longest: int | None, usual: int | None) 
     return sizes.seq_len, ()
 
 
-def _edge(config: HfConfig, sizes: Sizes, usual: int) -> tuple[int, tuple[Note, ...]]:
-    """Pixels of an edge, with a note where nobody asked for them."""
+def _shape(config: HfConfig, sizes: Sizes, usual: int) -> tuple[int, int, tuple[Note, ...]]:
+    """Height and width of images, with a note where nobody asked for them."""
     if sizes.image_size is not None:
-        return sizes.image_size, ()
-    size = getattr(config, "image_size", None)
-    size = (size[0] if isinstance(size, list | tuple) else size) or usual
-    return size, (notes.assumed_image_size(pixels=size),)
+        return sizes.image_size, sizes.image_size, ()
+    size = getattr(config, "image_size", None) or usual
+    if isinstance(size, list | tuple):
+        height, width = (*size, size[-1])[:2]
+        if height != width:
+            return height, width, (notes.assumed_image_shape(height=height, width=width),)
+        size = height
+    return size, size, (notes.assumed_image_size(pixels=size),)
 
 
 def _sound(config: HfConfig, name: str) -> tuple[str, tuple[int, ...], tuple[Note, ...]]:
@@ -180,6 +186,18 @@ def _vision_config(config: HfConfig) -> HfConfig:
 def _whole(config: HfConfig, key: str) -> int:
     value: int = getattr(config, key)
     return value
+
+
+def _frames(config: HfConfig, shape: tuple[int, ...]) -> int | None:
+    """Positions that the layers at the front make of a wave; None of what is no wave."""
+    if len(shape) != 1:
+        return None
+    frames = shape[0]
+    kernels: Sequence[int] = getattr(config, "conv_kernel", ())
+    strides: Sequence[int] = getattr(config, "conv_stride", ())
+    for kernel, stride in zip(kernels, strides, strict=False):
+        frames = (frames - kernel) // stride + 1
+    return frames
 
 
 def _refuse_seq_len(name: str, sizes: Sizes) -> None:
@@ -213,15 +231,15 @@ def _text_batch(kind: str, n: int, *, vocabulary: int, seq_len: int, labels: int
     return {"input_ids": tokens, "labels": torch.randint(0, labels, shape)}
 
 
-def _image_batch(kind: str, n: int, *, size: int, channels: int, labels: int) -> Tensors:
-    images = {"pixel_values": torch.randn(n, channels, size, size)}
+def _image_batch(kind: str, n: int, *, shape: tuple[int, int, int], labels: int) -> Tensors:
+    images = {"pixel_values": torch.randn(n, *shape)}
     if kind in NOT_TRAINED:
         return images
-    return {**images, "labels": torch.randint(0, labels, (n, size, size) if kind == "pixel-class" else (n,))}
+    return {**images, "labels": torch.randint(0, labels, (n, *shape[1:]) if kind == "pixel-class" else (n,))}
 
 
-def _pair_batch(n: int, *, size: int, channels: int, vocabulary: int, seq_len: int) -> Tensors:
-    return {"input_ids": torch.randint(0, vocabulary, (n, seq_len)), "pixel_values": torch.randn(n, channels, size, size)}
+def _pair_batch(n: int, *, shape: tuple[int, int, int], vocabulary: int, seq_len: int) -> Tensors:
+    return {"input_ids": torch.randint(0, vocabulary, (n, seq_len)), "pixel_values": torch.randn(n, *shape)}
 
 
 def _sound_batch(input_name: str, shape: tuple[int, ...], n: int, *, labels: int, seq_len: int | None = None) -> Tensors:

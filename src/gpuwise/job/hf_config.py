@@ -20,7 +20,8 @@ _SIZE = re.compile(
     r"(vocab|hidden|intermediate|image|patch)_size|n_embd|n_inner|d_model|d_ff|d_kv|num_channels|"
     r"max_position_embeddings|n_positions|(num|n)_(\w+_)?heads?"
 )
-_MASKED = ("mask_time_prob", "mask_feature_prob")  # by SpecAugment
+_MASKS = ("mask_time_prob", "mask_feature_prob")
+_DROPS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 
 
 class HfConfig(Protocol):
@@ -94,16 +95,18 @@ def quantized(config: HfConfig) -> tuple[str, str] | None:
     return method, weights.get(method, "")
 
 
-def has_spec_augment(config: HfConfig) -> bool:
-    """Whether a model that reads sound masks parts of it in training. Shapes depend on the values of those masks."""
+def random_parts(config: HfConfig) -> dict[str, tuple[str, ...]]:
+    """What a config has that makes the shapes of a training step random, by name: the keys that are to be 0 without it."""
     masks = getattr(config, "apply_spec_augment", True)  # where Data2Vec's has no such key, its model masks
-    return bool(masks) and any(getattr(config, key, 0) for key in _MASKED)
+    keys = {"SpecAugment": _MASKS if masks else (), "LayerDrop": _DROPS}
+    return {name: those for name, of in keys.items() if (those := tuple(key for key in of if getattr(config, key, 0)))}
 
 
-def leave_out_spec_augment(config: HfConfig) -> None:
-    """Makes a config's model without those masks, and without the parameter that stands for what they cover."""
-    for key in _MASKED:
-        setattr(config, key, 0.0)
+def leave_out_random_parts(config: HfConfig) -> None:
+    """Makes a config's model without them, and without the parameter that stands for what SpecAugment masks."""
+    for keys in random_parts(config).values():
+        for key in keys:
+            setattr(config, key, 0.0)
 
 
 def _problem(raw: object) -> str:

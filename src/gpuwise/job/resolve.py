@@ -45,6 +45,8 @@ def resolve(text: str, *, seq_len: int | None = None, image_size: int | None = N
         from gpuwise.job.user_file import file_job
 
         return file_job(text, seq_len=seq_len, image_size=image_size)
+    if text not in PRESETS and os.path.isfile(os.path.join(text, "config.json")):
+        raise JobError(f"{text!r} is a folder with a config.json, and no preset.", [f"hf:./{text}"])
     if text not in PRESETS:
         raise unknown_name("preset", text, list(PRESETS), listing="gpuwise forecast --help")
     require("torch", purpose=f"build {text}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from gpuwise.notes.note import kind_of_note
 
+OF_TRAINING = ("random-parts-left-out", "pairs-of-micro-batch")  # kinds of notes that say nothing about a forward pass
+
 
 @kind_of_note(flag="--seq-len")
 def assumed_sequence_length(*, length: int) -> str:
@@ -30,9 +32,24 @@ def assumed_choices(*, choices: int) -> str:
 
 
 @kind_of_note()
-def spec_augment_left_out() -> str:
-    """A speech model's config has SpecAugment, whose masks have shapes that depend on their values."""
-    return "SpecAugment is left out: the masks over time and channels that the config has in training"
+def random_parts_left_out(*, parts: str) -> str:
+    """A config has SpecAugment or LayerDrop, with which the shapes of each training step differ by chance."""
+    return f"{parts} of the config is left out in training: what a step masks or skips would be another at every step"
+
+
+@kind_of_note()
+def pairs_of_micro_batch() -> str:
+    """A contrastive loss knows the samples of one micro-batch on one device."""
+    return (
+        "each image is set against the texts of its micro-batch on its device: another micro-batch, accumulation or number of "
+        "devices is another loss"
+    )
+
+
+@kind_of_note(flag="--image-size")
+def assumed_image_shape(*, height: int, width: int) -> str:
+    """Images have the height and width of the config."""
+    return f"assumed images of {height}x{width} pixels, of the config; --image-size takes square ones"
 
 
 @kind_of_note(flag="--samples")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import ge, gt, le, lt
 
 import torch
 from torch import Tensor
@@ -20,11 +21,14 @@ _COMPARED = {aten.equal.default: True, aten.is_nonzero.default: True}
 _FINDS_INFINITE = aten._amp_foreach_non_finite_check_and_unscale_.default
 # What a value is where the operator that made it says so.
 _VALUES = {"all": True, "any": False, "isnan": False, "isinf": False}
+_DRAWS = {"rand": "rand()", "uniform_": "uniform_()"}
+_COMPARES = {"lt": lt, "le": le, "gt": gt, "ge": ge}
+_SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
 class Answers:
-    """The policy: all(...) is True, any(...) is False, equal is True, a number drawn from a range is its middle, any other
-    number is 1.
+    """The policy: all(...) is True, any(...) is False, equal is True, a number drawn from a range is its middle, also where it
+    is compared with another, any other number is 1.
 
     Attributes:
         notes: on each value that was read, in the order they were made, each once.
@@ -34,7 +38,7 @@ class Answers:
     def __init__(self) -> None:
         self.notes: dict[Note, None] = {}
         self.filling = False
-        self._made_by: dict[int, tuple[str, bool | float]] = {}  # by the address of a storage: the operator, and the value
+        self._made_by: dict[int, tuple[str, bool | float]] = {}  # by the address of a storage: the call, and the value
 
     def covers(self, op: OpOverload) -> bool:
         """Whether an operator reads a value."""
@@ -51,16 +55,23 @@ class Answers:
             self._made_by[args[1].untyped_storage()._cdata] = (_FINDS_INFINITE.__name__, 0.0)
             return
         name = op._overloadpacket.__name__
-        if not isinstance(out, Tensor) or not (self._made_by or name in _VALUES or name == "uniform_"):
+        if not isinstance(out, Tensor) or not (self._made_by or name in _VALUES or name in _DRAWS):
             return
         key = out.untyped_storage()._cdata
         if name in _VALUES:
-            self._made_by[key] = (name, _VALUES[name])
-        elif name == "uniform_" and out.numel() == 1:
+            self._made_by[key] = (f"{name}()", _VALUES[name])
+        elif name in _DRAWS and out.numel() == 1:
             low, high = (args[1], args[2]) if len(args) == 3 else (0.0, 1.0)
-            self._made_by[key] = (name, (low + high) / 2)  # type: ignore[operator]
+            self._made_by[key] = (_DRAWS[name], (low + high) / 2)  # type: ignore[operator]
+        elif name in _COMPARES and (drawn := self._drawn(args[0])) is not None and isinstance(args[1], int | float):
+            self._made_by[key] = (f"{drawn[0]} {_SIGNS[name]} {args[1]:g}", _COMPARES[name](drawn[1], args[1]))
         elif not op.is_view:
             self._made_by.pop(key, None)  # another result at the same address
+
+    def _drawn(self, value: object) -> tuple[str, float] | None:
+        """The call that drew a number, and the number; None for any other value."""
+        maker = self._made_by.get(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
+        return maker if maker is not None and maker[0] in _DRAWS.values() else None
 
     def answer(self, op: OpOverload, args: Sequence[Tensor], *, noted: bool = True) -> bool | int | float:
         """The value that an operator reads.
@@ -84,7 +95,7 @@ class Answers:
         if maker == _FINDS_INFINITE.__name__:
             return answer
         if noted:
-            self._note_answer(f"{maker}()" if maker else "a tensor's value (.item(), .tolist(), if)", answer)
+            self._note_answer(maker or "a tensor's value (.item(), .tolist(), if)", answer)
         return answer
 
     def leaves_device(self) -> None:
