@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from gpuwise.api import forecast  # noqa: E402
+from gpuwise.api import forecast, train  # noqa: E402
 from gpuwise.errors import InputError, JobError  # noqa: E402
 from gpuwise.job import checked_batch, resolve  # noqa: E402
 from gpuwise.runtime.build.program import build  # noqa: E402
@@ -188,6 +188,11 @@ def test_what_is_of_training_alone_is_not_said_of_inference(job_of):
     for mode in ("train", "infer"):
         notes = {note.kind for note in forecast(job, on="l4", micro_batch=2, mode=mode).assumption_notes}
         assert ("random-parts-left-out" in notes) == (mode == "train")
+
+
+def test_a_run_says_what_it_is_trained_on(job_of):
+    result = train(job_of("CLIPModel", CLIP), steps=1, micro_batch=2, run=None, progress="silent")
+    assert any("another loss" in note for note in result.notes)
 
 
 def test_images_have_the_shape_of_the_config(job_of):

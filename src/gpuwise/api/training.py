@@ -26,6 +26,7 @@ from gpuwise.api.train_keywords import AUTO, TrainKeywords, in_folder, step_keyw
 from gpuwise.hardware.detect.ranks import leads_run, rank_environment
 from gpuwise.hardware.waiting import wait_passively
 from gpuwise.notes import Note, sentences
+from gpuwise.notes.job import OF_TRAINING
 from gpuwise.plan.types import Plan
 from gpuwise.runs.attempt import failure_noted
 from gpuwise.step_settings import RunSettings, named_sizes
@@ -129,7 +130,7 @@ class Trainer:
             self.settings,
             device=device or here.torch_device,
             forecast=self.forecast,
-            notes=(*self.reason_notes, *self._values_not_known()),
+            notes=(*self.reason_notes, *self._notes_of_job(), *self._values_not_known()),
             plan=None if plan is None else plan.to_dict(),
             ranks=ranks,
             setup_s=time.perf_counter() - began_s,
@@ -174,6 +175,10 @@ class Trainer:
             self.settings = with_folder(self.settings)
         else:
             self.settings = folder_of_first(ranks, environment, self.settings, with_folder)
+
+    def _notes_of_job(self) -> list[Note]:
+        """What a named model is trained without, or on."""
+        return [note for note in self.job.assumptions if isinstance(note, Note) and note.kind in OF_TRAINING]
 
     def _values_not_known(self) -> list[Note]:
         """What the forecast had to guess of the data, which may be why the run takes another time."""
