@@ -269,7 +269,7 @@ def test_an_unreachable_hub_is_answered_with_a_local_folder(monkeypatch):
     def unreachable(*args, **kwargs):
         raise OSError("We couldn't connect to the hub.\nCheck your connection.")
 
-    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", unreachable)
+    monkeypatch.setattr(transformers.PretrainedConfig, "get_config_dict", unreachable)
     with pytest.raises(JobError, match="couldn't connect") as caught:
         resolve("hf:someone/model")
     assert "hf:./folder" in caught.value.ways_out[0]
