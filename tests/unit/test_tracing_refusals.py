@@ -307,12 +307,14 @@ class DropsLayers(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("probability", [0.0, 0.1])
-def test_a_number_that_is_drawn_and_compared_is_its_middle(probability: float) -> None:
+@pytest.mark.parametrize(("probability", "layers"), [(0.0, 4), (0.1, 4), (0.9, 0)])
+def test_a_number_that_is_drawn_and_compared_is_its_middle(probability: float, layers: int) -> None:
     job = Job(lambda: DropsLayers(probability), lambda n: torch.randn(n, 16), lambda model, x: model(x).sum())
     trace = record(job, Strategy(micro_batch=2, mode="infer"))
-    assert trace.model_flops == 4 * 2 * 2 * 16 * 16
-    assert any(f"rand() < {probability:g} " in note.text and "False" in note.text for note in trace.header.assumption_notes)
+    assert trace.model_flops == layers * 2 * 2 * 16 * 16
+    (text,) = (note.text for note in trace.header.assumption_notes if "rand()" in note.text)
+    assert f"rand() < {probability:g} " in text
+    assert text.endswith(f"taken as {not layers}")
 
 
 def test_a_job_that_moves_itself_to_the_cpu_is_told_to_leave_it():

@@ -109,14 +109,12 @@ class StepSource(ABC):
         """
         replaced = {f"--{name.replace('_', '-')}" for name in self.sizes}
         added: tuple[Note, ...] = ()
+        notes = header.assumption_notes
         if header.strategy.mode == "infer":
-            replaced |= {"--optimizer", *OF_TRAINING}
+            replaced.add("--optimizer")
+            notes = tuple(note for note in notes if note.kind not in OF_TRAINING)
             added = (forward_alone(),)
-        kept = tuple(
-            note
-            for note in header.assumption_notes
-            if note.flag not in replaced and note.kind not in replaced and note not in added
-        )
+        kept = tuple(note for note in notes if note.flag not in replaced and note not in added)
         return replace(header, assumption_notes=(*kept, *added))
 
     def default_precision(self, best: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from inspect import signature
 
@@ -15,7 +15,7 @@ from gpuwise.errors import JobError
 from gpuwise.job.dependencies import require
 from gpuwise.job.hf_batches import LABELS, Sizes, context_length, example_of
 from gpuwise.job.hf_config import HfConfig, leave_out_random_parts, quantized, random_parts, read_config
-from gpuwise.job.hf_tasks import MULTIMODAL, NOT_TRAINED, OF_ENCODER_DECODERS, AutoClass, task_of
+from gpuwise.job.hf_tasks import MULTIMODAL, NOT_TRAINED, OF_ENCODER_DECODERS, AutoClass, HfTask, task_of
 from gpuwise.job.job import Job
 from gpuwise.job.torchvision_cpu import make_importable
 from gpuwise.notes import Note
@@ -40,12 +40,11 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
     name = f"hf:{reference}"
     example = example_of(task.kind, config, name, Sizes(seq_len, image_size))
     headless = bool(config.architectures) and not named  # such as BertModel
-    of_text = example.sample_unit == "token"
-    multimodal = task.auto_class == MULTIMODAL
-    model = partial(_build_for_text if multimodal else _build, getattr(transformers, task.auto_class), config, reference)
-    answers = model_embeddings if headless and of_text else model_forward
+    embeds, generates = headless and example.sample_unit == "token", task.kind == "next-token" and not headless
+    make = _build_for_text if task.auto_class == MULTIMODAL else _build
+    answers = model_embeddings if embeds else model_forward
     return Job(
-        model,
+        partial(make, getattr(transformers, task.auto_class), config, reference),
         example.batch,
         _loss(task.kind, config, reference),
         name=name,
@@ -54,34 +53,36 @@ def hf_job(reference: str, *, seq_len: int | None = None, image_size: int | None
         seq_len=example.seq_len,
         image_size=example.image_size,
         learning_rate=1e-3 if example.sample_unit == "image" else 1e-4,
-        assumptions=(*example.assumptions, *_notes_on(config, task.kind, of_text, headless, named, multimodal)),
-        generate=model_generate if task.kind == "next-token" and not headless else None,
-        context_length=context_length(config) if of_text else None,
+        assumptions=(
+            *example.assumptions,
+            *(() if named else _notes_on_head(config, task, embeds=embeds)),
+            *_notes_on(config, task, generates=generates),
+        ),
+        generate=model_generate if generates else None,
+        context_length=context_length(config) if example.sample_unit == "token" else None,
         forward=None if task.kind in OF_ENCODER_DECODERS else answers,
     )
 
 
-def _notes_on(config: HfConfig, kind: str, of_text: bool, headless: bool, named: bool, multimodal: bool) -> list[Note]:
-    """What is assumed of a model beside the sizes of its batches."""
-    assumed: list[Note] = []
+def _notes_on_head(config: HfConfig, task: HfTask, *, embeds: bool) -> Iterator[Note]:
+    """That a model has a head which its config does not name. embeds: whether a forward pass ends before it."""
     model = ", ".join(config.architectures or [config.model_type])
-    if not named and _HEAD.search(model):
-        assumed.append(notes.another_head(model=model, task=kind))
-    elif not named and kind != "image-class":  # a classifier is what such a model is
-        assumed.append(notes.assumed_head(model=model, task=kind, served=not (headless and of_text)))
+    if _HEAD.search(model):
+        yield notes.another_head(model=model, task=task.kind)
+    elif task.kind != "image-class":  # a classifier is what such a model is
+        yield notes.assumed_head(model=model, task=task.kind, served=not embeds)
+
+
+def _notes_on(config: HfConfig, task: HfTask, *, generates: bool) -> Iterator[Note]:
+    """What is assumed of a model beside its head and its batches."""
     if narrow := quantized(config):
-        assumed.append(
-            notes.quantized_config(method=narrow[0], weights=narrow[1] if kind == "next-token" and not headless else "")
-        )
-    if multimodal:
-        assumed.append(notes.text_of_multimodal(model=config.model_type))
-    if of_text:
-        assumed.append(notes.assumed_full_sequences())
+        method, weights = narrow
+        yield notes.quantized_config(method=method, weights=weights if generates else "")
+    if task.auto_class == MULTIMODAL:
+        yield notes.text_of_multimodal(model=config.model_type)
     if parts := random_parts(config):
-        assumed.append(notes.random_parts_left_out(parts=" and ".join(parts)))
-    if kind == "image-text":
-        assumed.append(notes.pairs_of_micro_batch())
-    return [*assumed, notes.assumed_optimizer(optimizer="adamw")]
+        yield notes.random_parts_left_out(parts=" and ".join(parts))
+    yield notes.assumed_optimizer(optimizer="adamw")
 
 
 def _loss(kind: str, config: HfConfig, reference: str) -> Callable[[nn.Module, dict[str, Tensor]], Tensor]:

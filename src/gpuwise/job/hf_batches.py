@@ -21,7 +21,7 @@ LABELS = ("labels", "start_positions", "end_positions")  # what only the loss re
 DEFAULT_SEQ_LEN = 1024
 CHOICES = 4  # of a question of SWAG, on which models of this task are tuned
 SOUND_S, SOUND_HZ = 10, 16_000
-TRANSCRIPT_TOKENS = 150  # of so much sound: English is spoken at some 15 characters a second
+TRANSCRIPT_TOKENS = 150  # of so much sound, an assumption: 15 characters a second
 
 # Position tables of these start after the padding index: two of their positions are never used.
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "longformer")
@@ -33,7 +33,7 @@ Tensors: TypeAlias = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that a user asks for; None for those of the model."""
+    """The sizes that a user names; None for those of the model."""
 
     seq_len: int | None
     image_size: int | None
@@ -89,7 +89,8 @@ def _of_text(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
     if kind == "choice":
         guesses = (*guesses, notes.assumed_choices(choices=CHOICES))
     batch = partial(_text_batch, kind, vocabulary=text.vocab_size, seq_len=length, labels=config.num_labels)
-    return Example(batch, "token", tokens_per_sample=choices * length, seq_len=length, assumptions=guesses)
+    assumed = (*guesses, notes.assumed_full_sequences())
+    return Example(batch, "token", tokens_per_sample=choices * length, seq_len=length, assumptions=assumed)
 
 
 def _of_images(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
@@ -108,7 +109,8 @@ def _of_pairs(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
     length, more = _length(name, sizes, longest=context_length(config), usual=None)
     batch = partial(_pair_batch, shape=shape, vocabulary=text.vocab_size, seq_len=length)
     size = height if height == width else None
-    return Example(batch, "image", seq_len=length, image_size=size, assumptions=(*guesses, *more))
+    assumed = (*guesses, *more, notes.pairs_of_micro_batch())
+    return Example(batch, "image", seq_len=length, image_size=size, assumptions=assumed)
 
 
 def _of_sound(kind: str, config: HfConfig, name: str, sizes: Sizes) -> Example:
@@ -136,7 +138,7 @@ KINDS: dict[str, _ExampleOf] = {
 
 
 def _length(name: str, sizes: Sizes, *, longest: int | None, usual: int | None) -> tuple[int, tuple[Note, ...]]:
-    """Tokens of a sequence, with a note where nobody asked for them.
+    """Tokens of a sequence, with a note where they are assumed.
 
     longest: that the model takes; None for any. usual: of the task; None for DEFAULT_SEQ_LEN, which is the most assumed.
     """
@@ -151,7 +153,7 @@ def _length(name: str, sizes: Sizes, *, longest: int | None, usual: int | None) 
 
 
 def _shape(config: HfConfig, sizes: Sizes, usual: int) -> tuple[int, int, tuple[Note, ...]]:
-    """Height and width of images, with a note where nobody asked for them."""
+    """Height and width of images, with a note where they are assumed."""
     if sizes.image_size is not None:
         return sizes.image_size, sizes.image_size, ()
     size = getattr(config, "image_size", None) or usual

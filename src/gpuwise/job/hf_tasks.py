@@ -45,8 +45,7 @@ class HfTask:
         auto_class: AutoClass | None = getattr(transformers, self.auto_class, None)  # some are not in every version
         if auto_class is None or type(config) not in auto_class._model_mapping:
             return False
-        encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
-        return not (encoder_decoder and self.auto_class == MULTIMODAL)
+        return not (_is_encoder_decoder(config) and self.auto_class == MULTIMODAL)
 
 
 # Where several take a config that names none of them, the first is what its family is pretrained with.
@@ -82,8 +81,9 @@ def task_of(transformers: ModuleType, config: HfConfig, reference: str) -> tuple
         for task in TASKS:
             if architecture.endswith(task.ending) and task.takes(transformers, config):
                 return task, True
-    for task in _of_pretraining(transformers, config):
-        return task, False
+    added = next(_of_pretraining(transformers, config), None)
+    if added is not None:
+        return added, False
     endings = ", ".join(dict.fromkeys(task.ending for task in TASKS if task.ending != "Model"))
     raise JobError(
         f"hf:{reference} is a {config.model_type} with architectures {config.architectures}, a task gpuwise cannot "
@@ -94,10 +94,13 @@ def task_of(transformers: ModuleType, config: HfConfig, reference: str) -> tuple
 
 def _of_pretraining(transformers: ModuleType, config: HfConfig) -> Iterator[HfTask]:
     """The tasks whose head may be added to a model without one, such as T5Model, BertModel or WhisperModel."""
-    encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
     for task in TASKS:
-        if encoder_decoder != (task.kind in OF_ENCODER_DECODERS) or not task.takes(transformers, config):
+        if _is_encoder_decoder(config) != (task.kind in OF_ENCODER_DECODERS) or not task.takes(transformers, config):
             continue
         if task.kind == "next-token" and type(config) in transformers.AutoModelForMaskedLM._model_mapping:
             continue  # encoders such as BERT can be read as decoders too, but are not trained so
         yield task
+
+
+def _is_encoder_decoder(config: HfConfig) -> bool:
+    return bool(getattr(config, "is_encoder_decoder", False))

@@ -8,11 +8,11 @@ from operator import ge, gt, le, lt
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuwise.notes import Note
 from gpuwise.notes.job import leaves_the_device, value_not_known
+from gpuwise.runtime.parallel.stages_absent import AbsentTensor
 from gpuwise.tracing.refusals import called_by_job, location_of_caller
 
 aten = torch.ops.aten
@@ -21,9 +21,8 @@ _COMPARED = {aten.equal.default: True, aten.is_nonzero.default: True}
 _FINDS_INFINITE = aten._amp_foreach_non_finite_check_and_unscale_.default
 # What a value is where the operator that made it says so.
 _VALUES = {"all": True, "any": False, "isnan": False, "isinf": False}
-_DRAWS = {"rand": "rand()", "uniform_": "uniform_()"}
-_COMPARES = {"lt": lt, "le": le, "gt": gt, "ge": ge}
-_SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_DRAWS = ("rand", "uniform_")
+_SIGNS = {"lt": ("<", lt), "le": ("<=", le), "gt": (">", gt), "ge": (">=", ge)}
 
 
 class Answers:
@@ -62,16 +61,25 @@ class Answers:
             self._made_by[key] = (f"{name}()", _VALUES[name])
         elif name in _DRAWS and out.numel() == 1:
             low, high = (args[1], args[2]) if len(args) == 3 else (0.0, 1.0)
-            self._made_by[key] = (_DRAWS[name], (low + high) / 2)  # type: ignore[operator]
-        elif name in _COMPARES and (drawn := self._drawn(args[0])) is not None and isinstance(args[1], int | float):
-            self._made_by[key] = (f"{drawn[0]} {_SIGNS[name]} {args[1]:g}", _COMPARES[name](drawn[1], args[1]))
+            self._made_by[key] = (f"{name}()", (low + high) / 2)  # type: ignore[operator]
+        elif name in _SIGNS and (drawn := self._drawn(args[0])) is not None and isinstance(args[1], int | float):
+            sign, compare = _SIGNS[name]
+            self._made_by[key] = (f"{drawn[0]} {sign} {args[1]:g}", compare(drawn[1], args[1]))
         elif not op.is_view:
             self._made_by.pop(key, None)  # another result at the same address
 
     def _drawn(self, value: object) -> tuple[str, float] | None:
         """The call that drew a number, and the number; None for any other value."""
         maker = self._made_by.get(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
-        return maker if maker is not None and maker[0] in _DRAWS.values() else None
+        return maker if maker is not None and maker[0].removesuffix("()") in _DRAWS else None
+
+    def called(self, op: OpOverload, args: Sequence[object], kwargs: dict[str, object], *, noted: bool = True) -> object:
+        """The result of an operator, or the answer where it reads a value. noted: as for `answer`."""
+        if self.covers(op):
+            return self.answer(op, args, noted=noted)  # type: ignore[arg-type]
+        out: object = op(*args, **kwargs)
+        self.remember(op, out, args)
+        return out
 
     def answer(self, op: OpOverload, args: Sequence[Tensor], *, noted: bool = True) -> bool | int | float:
         """The value that an operator reads.
@@ -124,11 +132,8 @@ class Answering(TorchDispatchMode):
         self._answers = answers
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: Sequence[Tensor] = (), kwargs: dict[str, object] | None = None
+        self, func: OpOverload, types: Sequence[type], args: Sequence[object] = (), kwargs: dict[str, object] | None = None
     ) -> object:
-        if self._answers.covers(func) and isinstance(args[0], FakeTensor):
-            return self._answers.answer(func, args)
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, FakeTensor):
-            self._answers.remember(func, out, args)
-        return out
+        if AbsentTensor in types:
+            return func(*args, **(kwargs or {}))
+        return self._answers.called(func, args, kwargs or {})
