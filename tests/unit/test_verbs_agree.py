@@ -3,11 +3,18 @@
 import shlex
 
 import pytest
+import torch
 from click.testing import CliRunner
+from torch import Tensor, nn
 
 import gpuwise
 from gpuwise.cli.main import main
-from gpuwise.errors import DoesNotFitError, InputError
+from gpuwise.errors import DoesNotFitError, InputError, UnsupportedError
+from gpuwise.job import Job
+
+
+def loss(model: nn.Module, batch: Tensor) -> Tensor:
+    return model(batch).square().mean()
 
 
 @pytest.mark.parametrize("devices", [2, 8])
@@ -19,6 +26,40 @@ def test_fit_and_forecast_share_a_model_alike_on_one_machine(devices: int) -> No
     assert fit.fits
     assert fit.rows[0].strategy.mesh == step.strategy.mesh
     assert any("sharded" in note for note in fit.assumptions)
+
+
+@pytest.mark.parametrize(("width", "mesh"), [(512, None), (512, "dp_shard=4"), (40_000, None)])
+def test_fit_and_forecast_share_a_job_of_ones_own_alike(width: int, mesh: str | None) -> None:
+    """A sharded mixed-precision step is recorded as bf16. `fit` leaves out recordings of other techniques, not that one."""
+    job = Job(lambda: nn.Linear(width, width), lambda n: torch.ones(n, width), loss, optimizer="adamw", name="own")
+    settings = {"on": "t4:4" if width == 512 else "rtx-4090:4", "precision": "amp-fp16", "micro_batch": 1, "mesh": mesh}
+    step, fit = gpuwise.forecast(job, **settings), gpuwise.fit(job, **settings)
+    assert fit.fits
+    assert fit.rows[0].strategy.mesh == step.strategy.mesh
+    assert fit.rows[0].memory.device_bytes == step.memory.device_bytes
+    assert (step.strategy.mesh.dp_shard > 1) == (mesh is not None or width > 512)
+
+
+class Temperature(nn.Module):
+    """A layer whose output is scaled by a number of its own, as CLIP's is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.scale
+
+
+def test_a_parameter_without_dimensions_is_sharded_by_no_verb() -> None:
+    job = Job(Temperature, lambda n: torch.ones(n, 64), loss, samples=1000, name="temperature")
+    for ask in (gpuwise.forecast, gpuwise.fit):
+        with pytest.raises(UnsupportedError, match="a parameter of temperature is a single number without dimensions"):
+            ask(job, on="h100-sxm:2", mesh="dp_shard=2")
+    assert gpuwise.forecast(job, on="h100-sxm:2", mesh="dp=2").strategy.mesh.dp_replicate == 2
+    plan = gpuwise.plan(job, on="h100-sxm:2", samples=1000, global_batch=8)
+    assert {outcome.strategy.mesh.dp_shard for outcome in plan.plans} == {1}
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("nan")])

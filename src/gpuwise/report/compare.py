@@ -11,7 +11,7 @@ from gpuwise.cost.forecast import Forecast
 from gpuwise.plan.compare import CompareRow, Comparison
 from gpuwise.report.forecast import fits_words, scale_of, unit_of
 from gpuwise.report.parts import UNKNOWN, TextTable, columns, memory_of, notes, percent, rate, strategy_words
-from gpuwise.units import format_duration, format_usd
+from gpuwise.units import counted, format_duration, format_usd
 
 _LEFT = ("device", "strategy", "90 % interval", "memory", "")
 
@@ -20,7 +20,7 @@ def compare_report(comparison: Comparison) -> Group:
     """A table with one row per device, then the reason for each speed-up."""
     rows = comparison.rows
     parts: list[RenderableType] = [
-        Text(f"{comparison.job} on {len(rows)} devices; speed-ups over {comparison.baseline}", style="bold"),
+        Text(f"{comparison.job} on {counted(len(rows), 'device')}; speed-ups over {comparison.baseline}", style="bold"),
         Text(""),
         _table(rows),
     ]

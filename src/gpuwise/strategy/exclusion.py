@@ -21,6 +21,7 @@ class StepFacts:
         clips: whether gradients are clipped by their common norm (Job.clip_norm). Default False.
         averages: whether an average of the parameters is kept (Job.ema_decay). Default False.
         skips: whether a step whose loss is not finite is to be skipped (--on-nonfinite skip). Default False.
+        scalar_parameter: whether a trained parameter is a single number, which a recorded step shows. Default False.
         priced: whether the step is to be forecast. Training runs some techniques that no forecast prices so far. Default True.
     """
 
@@ -31,6 +32,7 @@ class StepFacts:
     clips: bool = False
     averages: bool = False
     skips: bool = False
+    scalar_parameter: bool = False
     priced: bool = True
 
 

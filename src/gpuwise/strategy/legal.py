@@ -201,6 +201,13 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         ("leave out --channels-last", _REPLICAS),
         UnsupportedError,
     ),
+    # The same file refuses parameters without dimensions, such as logit_scale of CLIP.
+    Exclusion(
+        lambda s, step: step.scalar_parameter and _sharded(s),
+        "a parameter of {job} is a single number without dimensions, which sharding (FSDP2) cannot split.",
+        ("torch.nn.Parameter of shape (1,) in the model", _REPLICAS),
+        UnsupportedError,
+    ),
     # In-place powers of a norm, which Adafactor takes, need another placement than they have (PyTorch 2.13).
     Exclusion(
         lambda s, step: s.optimizer == "adafactor" and _sharded(s),

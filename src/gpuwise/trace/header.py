@@ -106,6 +106,11 @@ class Header:
         """The assumptions as sentences."""
         return sentences(self.assumption_notes)
 
+    @property
+    def step_facts(self) -> StepFacts:
+        """The facts of the recorded step, for check_techniques."""
+        return StepFacts(self.job, own_step=self.own_step, scalar_parameter=() in self.gradient_shapes)
+
     def check_accumulation(self, accumulation: int) -> None:
         """Raises UnsupportedError where the step has no such number of micro-batches."""
         fewest = self.micro_batches or self.strategy.accumulation
@@ -117,7 +122,7 @@ class Header:
             )
         if accumulation > 1:
             strategy = self.strategy.but(accumulation=accumulation)
-            check_techniques(strategy, StepFacts(self.job, own_step=self.own_step))
+            check_techniques(strategy, self.step_facts)
 
     def to_dict(self) -> dict[str, object]:
         data = {_ON_DISK.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}

@@ -73,13 +73,21 @@ def few_blocks(job: Job, strategy: Strategy, *, within: Within = nullcontext) ->
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the recording shows what matters
-        try:
-            return _few_blocks(job, strategy, within)
-        except Exception:  # the user's model may raise anything, above all on the meta device; all of it is then recorded
-            return None
+        for dtype in _forward_dtypes(strategy.precision):
+            try:
+                return _few_blocks(job, strategy, within, dtype)
+            except Exception:  # the user's model may raise anything; all of it is then recorded
+                continue
+    return None
 
 
-def _few_blocks(job: Job, strategy: Strategy, within: Within) -> FewBlocks | None:
+def _forward_dtypes(precision: str) -> list[torch.dtype]:
+    """What to try the forward pass in. There is no autocast on the `meta` device, where grouped products take 16 bits alone."""
+    autocast = [torch.bfloat16 if precision == "amp-bf16" else torch.float16] if precision.startswith("amp-") else []
+    return [parameter_dtype(precision), *autocast]
+
+
+def _few_blocks(job: Job, strategy: Strategy, within: Within, dtype: torch.dtype) -> FewBlocks | None:
     model = meta_model(job)
     paths = {id(module): path for path, module in model.named_modules()}
     containers: dict[str, list[nn.Module]] = {}
@@ -102,7 +110,6 @@ def _few_blocks(job: Job, strategy: Strategy, within: Within) -> FewBlocks | Non
         return None
     if any(getattr(part, "_backward_hooks", None) for part in [*model.modules(), *model.parameters()]):
         return None
-    dtype = parameter_dtype(strategy.precision)  # which some operators check: grouped products take 16 bits alone
     model.to(dtype)
     with torch.device("meta"):
         batch = map_tensors(

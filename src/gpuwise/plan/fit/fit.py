@@ -16,6 +16,7 @@ from gpuwise.plan.pricing.largest import MOST_MICRO_BATCH, largest_micro_batch, 
 from gpuwise.plan.pricing.precision import chosen_precision
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.strategy import Strategy
+from gpuwise.trace.parallel.variant import recorded_as
 from gpuwise.trace.update.compose import with_plain_update
 
 
@@ -45,11 +46,11 @@ def fit(
     check_can_run(chip, mode=requested.mode)
     chosen, assumptions = chosen_precision(pricer.traces, requested, chip, precision)
     requested = requested.but(precision=chosen)
-    if recordable is not None:
-        pricer = _limited(pricer, requested, recordable)
     if cluster.devices > 1:
         requested, meshes = with_data_parallel(pricer, requested, cluster)
         assumptions += meshes
+    if recordable is not None:
+        pricer = _limited(pricer, requested, recordable)
     largest = largest_micro_batch(pricer, requested, cluster)
     each_recorded = not pricer.traces.is_of_any_batch(requested)
     tried = recorded_batches(pricer, requested, most=MOST_MICRO_BATCH) if each_recorded else [MOST_MICRO_BATCH]
@@ -81,7 +82,7 @@ def fit(
 
 def _limited(pricer: StepPricer, requested: Strategy, recordable: Callable[[Strategy, Strategy], bool]) -> StepPricer:
     """A pricer for the requested variant, and for the other variants that may be recorded."""
-    variant = requested.variant
+    variant = recorded_as(requested).variant
     plain = with_plain_update(variant)
     traces = pricer.traces.only(lambda other: other in (variant, plain) or recordable(other, plain))
     return StepPricer(traces, catalog=pricer.catalog, data=pricer.data)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gpuwise.notes import Note
 from gpuwise.notes.job import assumed_graph_not_cut, assumed_graph_spans_blocks
-from gpuwise.strategy import StepFacts, Strategy, check_techniques
+from gpuwise.strategy import Strategy, check_techniques
 from gpuwise.trace.parallel.blocks import block_of_modules
 from gpuwise.trace.parallel.communication import Communication, group_along
 from gpuwise.trace.parallel.replicate import replicated
@@ -28,7 +28,7 @@ def data_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, Communicatio
     Raises the errors of check_techniques.
     """
     mesh = strategy.mesh
-    check_techniques(strategy, StepFacts(trace.header.job, own_step=trace.header.own_step))
+    check_techniques(strategy, trace.header.step_facts)
     if strategy.mode == "infer" or mesh.devices == 1:
         return _with_strategy(trace, strategy), Communication()
     if not is_sharded(strategy):

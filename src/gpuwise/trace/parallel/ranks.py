@@ -14,7 +14,7 @@ import numpy as np
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.notes import Note
 from gpuwise.notes.parallel import autocast_without_shards, composed_rank
-from gpuwise.strategy import StepFacts, Strategy, check_techniques
+from gpuwise.strategy import Strategy, check_techniques
 from gpuwise.trace.header import Header
 from gpuwise.trace.parallel.communication import Collective, Communication, group_along
 from gpuwise.trace.parallel.context import context_parallel
@@ -61,7 +61,7 @@ def rank_steps(step: Callable[[int], Trace], strategy: Strategy) -> tuple[RankSt
     Raises the errors of check_techniques; InputError where an axis does not divide what it splits.
     """
     mesh, whole = strategy.mesh, step(1)
-    check_techniques(strategy, StepFacts(whole.header.job, own_step=whole.header.own_step))
+    check_techniques(strategy, whole.header.step_facts)
     if strategy.mode == "infer" or not splits_layers(strategy):
         return (RankStep("", *data_parallel(whole, strategy)),)
     _check_mesh(whole.header, strategy)
