@@ -215,6 +215,40 @@ def test_a_step_of_blocks_that_take_turns_is_the_one_that_is_recorded(
     check_equal(job, strategy, monkeypatch)
 
 
+class Mixture(nn.Module):
+    """Blocks of which the first two are wide, and every second of the others bends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(self.block(n) for n in range(30))
+
+    def block(self, number: int) -> nn.Module:
+        wide = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 8))
+        return wide if number < 2 else nn.Sequential(nn.Linear(8, 8), nn.ReLU() if number % 2 else nn.Tanh(), nn.Linear(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Strategy(),
+        Strategy("amp-bf16", recompute="full", accumulation=2),
+        Strategy("bf16", mode="infer"),
+        Strategy("bf16", mesh=Mesh(dp_shard=2), accumulation=2),
+    ],
+    ids=lambda strategy: f"{strategy.precision} {strategy.mode}",
+)
+def test_a_step_whose_first_blocks_are_others_is_the_one_that_is_recorded(
+    strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(model=Mixture, batch=lambda n: torch.randn(n, 8), loss=lambda model, x: model(x).square().mean())
+    check_equal(job, strategy, monkeypatch)
+
+
 class Frozen(Alike):
     """Blocks of which the first are not trained."""
 

@@ -36,7 +36,7 @@ class FewBlocks:
             longest, and the others are recorded whole.
         blocks: how many there are.
         short, long: how many blocks the two recordings have.
-        period: after how many blocks they are alike again.
+        period: after how many blocks they are alike again, but for some that may come first.
     """
 
     container: str
@@ -64,8 +64,8 @@ class FewBlocks:
 def few_blocks(job: Job, strategy: Strategy, *, within: Within = nullcontext) -> FewBlocks | None:
     """How few blocks show the step of a job; None where all are to be recorded.
 
-    The blocks must be alike, or take turns: their modules, parameters and settings, and the operators of a forward pass on the
-    `meta` device, which is run with all blocks and with few.
+    The blocks, but for some that may come first, must be alike, or take turns: their modules, parameters and settings, and the
+    operators of a forward pass on the `meta` device, which is run with all blocks and with few.
 
     within: what the model is to run in, as when it is recorded.
     """
@@ -83,8 +83,8 @@ def few_blocks(job: Job, strategy: Strategy, *, within: Within = nullcontext) ->
 
 def _forward_dtypes(precision: str) -> list[torch.dtype]:
     """What to try the forward pass in. There is no autocast on the `meta` device, where grouped products take 16 bits alone."""
-    autocast = [torch.bfloat16 if precision == "amp-bf16" else torch.float16] if precision.startswith("amp-") else []
-    return [parameter_dtype(precision), *autocast]
+    autocast = {"amp-bf16": [torch.bfloat16], "amp-fp16": [torch.float16]}
+    return [*autocast.get(precision, []), parameter_dtype(precision)]
 
 
 def _few_blocks(job: Job, strategy: Strategy, within: Within, dtype: torch.dtype) -> FewBlocks | None:
@@ -96,13 +96,14 @@ def _few_blocks(job: Job, strategy: Strategy, within: Within, dtype: torch.dtype
     if not containers:
         return None
     container, blocks = max(containers.items(), key=lambda each: len(each[1]))
-    period = _period(blocks)
-    if period is None:
+    turns = _turns(blocks)
+    if turns is None:
         return None
+    first, period = turns
     # Gradients reach from block to block, and shards are gathered a block ahead: both make the ends of a pass longer.
     ends = 5 if is_sharded(strategy) or strategy.mesh.cp > 1 else 2 if strategy.mode == "infer" else 3
-    tail, least = len(blocks) % period, ends if period == 1 else period + ends
-    short = tail + period * -(-(least - tail) // period)
+    tail, least = (len(blocks) - first) % period, (ends if period == 1 else period + ends) + (first > 0)
+    short = first + tail + period * -(-(least - tail) // period)
     few = FewBlocks(container, len(blocks), short, short + period, period)
     if few.blocks <= few.short + few.long or list(_container(model, container)) != blocks:
         return None
@@ -156,16 +157,23 @@ def _container(model: nn.Module, path: str) -> nn.ModuleList:
     return container
 
 
-def _period(blocks: Sequence[nn.Module]) -> int | None:
-    """After how many blocks they have equal modules, parameters and settings again, but for settings that are the number of
-    their block; None where that is never, or not often enough to leave any out."""
+def _turns(blocks: Sequence[nn.Module]) -> tuple[int, int] | None:
+    """How many blocks come first, and after how many the others have equal modules, parameters and settings again, but for
+    settings that are the number of their block; None where that is never, or not often enough to leave any out.
+
+    Mixtures of experts often begin with a few blocks of one large network.
+    """
     settings = [_settings(block) for block in blocks]
     others = {name for number, each in enumerate(settings) for name, value in each.items() if value != number}
     plain = [{name: value if name in others else "its number" for name, value in each.items()} for each in settings]
-    for period in range(1, len(blocks) // 3 + 1):
-        if all(one == other for one, other in zip(plain, plain[period:], strict=False)):
-            return period
-    return None
+    kinds = [plain.index(each) for each in plain]
+    turns = (
+        (first, period)
+        for first in range(len(kinds) // 3)
+        for period in range(1, (len(kinds) - first) // 3 + 1)
+        if kinds[first:-period] == kinds[first + period :]
+    )
+    return min(turns, key=sum, default=None)
 
 
 def _settings(block: nn.Module) -> dict[tuple[str, str], object]:
