@@ -81,13 +81,13 @@ def few_blocks(job: Job, strategy: Strategy, *, within: Within = nullcontext) ->
     return None
 
 
-def _forward_dtypes(precision: str) -> list[torch.dtype]:
+def _forward_dtypes(precision: str) -> list[torch.dtype | None]:
     """What to try the forward pass in. There is no autocast on the `meta` device, where grouped products take 16 bits alone."""
-    autocast = {"amp-bf16": [torch.bfloat16], "amp-fp16": [torch.float16]}
+    autocast: dict[str, list[torch.dtype | None]] = {"amp-bf16": [torch.bfloat16], "amp-fp16": [torch.float16]}
     return [*autocast.get(precision, []), parameter_dtype(precision)]
 
 
-def _few_blocks(job: Job, strategy: Strategy, within: Within, dtype: torch.dtype) -> FewBlocks | None:
+def _few_blocks(job: Job, strategy: Strategy, within: Within, dtype: torch.dtype | None) -> FewBlocks | None:
     model = meta_model(job)
     paths = {id(module): path for path, module in model.named_modules()}
     containers: dict[str, list[nn.Module]] = {}
