@@ -128,13 +128,14 @@ def test_a_step_of_a_model_of_transformers_is_the_one_that_is_recorded(
     check_equal(hf_job(str(tmp_path), seq_len=32), strategy, monkeypatch)
 
 
-def test_a_mixture_in_mixed_precision_is_recorded_by_few_of_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its grouped products take 16 bits alone, into which autocast casts them in a recording, but not on the `meta` device."""
+@pytest.mark.parametrize("precision", ["amp-bf16", "fp32"])
+def test_a_mixture_is_recorded_by_few_of_its_blocks(precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its grouped products take bf16 alone on the `meta` device, where there is no autocast."""
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 12, "num_attention_heads": 4, "vocab_size": 256}
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}
     config = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **sizes, **experts}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    check_equal(hf_job(str(tmp_path), seq_len=32), Strategy("amp-bf16"), monkeypatch)
+    check_equal(hf_job(str(tmp_path), seq_len=32), Strategy(precision), monkeypatch)
 
 
 @pytest.mark.parametrize("name", quick(MANY, slow=("one device", "shards of tensor-parallel ranks")))

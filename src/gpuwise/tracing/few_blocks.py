@@ -82,9 +82,9 @@ def few_blocks(job: Job, strategy: Strategy, *, within: Within = nullcontext) ->
 
 
 def _forward_dtypes(precision: str) -> list[torch.dtype | None]:
-    """What to try the forward pass in. There is no autocast on the `meta` device, where grouped products take 16 bits alone."""
-    autocast: dict[str, list[torch.dtype | None]] = {"amp-bf16": [torch.bfloat16], "amp-fp16": [torch.float16]}
-    return [*autocast.get(precision, []), parameter_dtype(precision)]
+    """What to try the forward pass in. There is no autocast on the `meta` device, where grouped products take bf16 alone."""
+    own = torch.float16 if precision == "amp-fp16" else parameter_dtype(precision)
+    return [torch.bfloat16, own] if precision == "amp-bf16" else [own, torch.bfloat16]
 
 
 def _few_blocks(job: Job, strategy: Strategy, within: Within, dtype: torch.dtype | None) -> FewBlocks | None:
