@@ -119,17 +119,10 @@ def test_where_nothing_fits_it_says_what_was_not_tried():
 def test_samples_are_shortened_last():
     source = recorded("llama2-7b")
     cluster = Cluster(CATALOG.chip("rtx-3060-12gb"), memory_bytes=int(11.86 * GIB))
-    long = fitting_change(
-        FitProblem(
-            StepPricer(StepTraces(source, sizes={"seq_len": 16384})),
-            Strategy("amp-bf16"),
-            cluster,
-            64 * GIB,
-            lambda length: StepTraces(source, sizes={"seq_len": length}),
-            "llama2-7b",
-            "rtx-3060",
-        )
+    traces = StepTraces(
+        source, with_seq_len=lambda length: StepTraces(source, sizes={"seq_len": length}), sizes={"seq_len": 16384}
     )
+    long = fitting_change(FitProblem(StepPricer(traces), Strategy("amp-bf16"), cluster, 64 * GIB, "llama2-7b", "rtx-3060"))
     assert isinstance(long, FittingChange)
     assert long.sizes["seq_len"] in (2048, 4096, 8192)
     assert f"--seq-len {long.sizes['seq_len']}" in long.command

@@ -113,13 +113,7 @@ def test_changes_are_the_changed_job_planned_on_the_same_machine(gpt2):
 
     source = source_of("gpt2")
     source.search_recorded()
-    explained = plan(
-        source.traces(),
-        Request(**base, why=()),
-        rented,
-        CATALOG,
-        with_seq_len=lambda length: source_of("gpt2", seq_len=length).traces(),
-    ).why[0]
+    explained = plan(source.traces(), Request(**base, why=()), rented, CATALOG).why[0]
     changes = {change.flags.split()[0]: change for change in explained.changes if change.hours is not None}
     assert {"--seq-len", "--global-batch", "--optimizer"} <= set(changes)
     half = source_of("gpt2", seq_len=512)

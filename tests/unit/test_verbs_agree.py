@@ -40,6 +40,15 @@ def test_fit_and_forecast_share_a_job_of_ones_own_alike(width: int, mesh: str | 
     assert (step.strategy.mesh.dp_shard > 1) == (mesh is not None or width > 512)
 
 
+def test_sequences_of_a_job_of_ones_own_are_divided_by_all_verbs() -> None:
+    """`forecast` records a rank; `compare` and `fit` compose it from a recording of sequences as short as a rank's."""
+    settings = {"on": "h100-sxm:2", "mesh": "cp=2", "precision": "bf16", "micro_batch": 4}
+    job = "examples/char_gpt.py:job"
+    memory = gpuwise.forecast(job, **settings).memory
+    assert gpuwise.compare(job, **settings).rows[0].forecast.memory.device_bytes == memory.device_bytes
+    assert gpuwise.fit(job, **settings).rows[0].memory.device_bytes == memory.device_bytes
+
+
 class Temperature(nn.Module):
     """A layer whose output is scaled by a number of its own, as CLIP's is."""
 

@@ -111,21 +111,9 @@ def fit_problem_of(
         requested,
         cluster,
         host_bytes,
-        at_other_lengths(source, target),
         source.argument,
         cluster.name,
     )
-
-
-def at_other_lengths(source: StepSource, target: str) -> Callable[[int], StepTraces] | None:
-    """The job's traces at another sequence length. None for a saved trace and a Job object, whose length is fixed."""
-    if isinstance(source, SavedSource) or not source.argument:
-        return None
-
-    def with_seq_len(length: int) -> StepTraces:
-        return source_of(source.argument, **{**source.sizes, "seq_len": length}).traces(target)
-
-    return with_seq_len
 
 
 def host_bytes(device: Device) -> int | None:

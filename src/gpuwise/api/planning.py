@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Unpack
 from gpuwise.api.cpu_settings import has_compiler, own_price
 from gpuwise.api.device_names import device_names, names_this_cpu, owned_machines
 from gpuwise.api.devices import devices_of
-from gpuwise.api.fitting import at_other_lengths
 from gpuwise.api.offer_choice import offer_choice
 from gpuwise.api.own_costs import own_costs
 from gpuwise.api.shared_cpu import part_of_threads
@@ -92,7 +91,6 @@ def plan(
         catalog,
         own=price,
         compiler=has_compiler(),
-        with_seq_len=at_other_lengths(source, "accelerator"),
     )
 
 

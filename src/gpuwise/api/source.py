@@ -24,11 +24,13 @@ class StepSource(ABC):
         argument: the JOB argument; "" for a Job object.
         sizes: seq_len and image_size, if the user set them.
         samples_per_epoch: samples in the data set; None (default) where unknown.
+        takes_seq_len: whether the job can be made at another sequence length. False by default.
         traces_any_size: whether the step of any micro-batch can be recorded. False by default.
     """
 
     samples_per_epoch: int | None = None
     traces_any_size = False
+    takes_seq_len = False
 
     def __init__(self, name: str, argument: str, sizes: dict[str, int]):
         self.name, self.argument, self.sizes = name, argument, sizes
@@ -57,12 +59,16 @@ class StepSource(ABC):
         def ranks(strategy: Strategy) -> tuple[RankStep, ...] | None:
             return self.ranks(strategy, target)
 
+        def at_length(seq_len: int) -> StepTraces:
+            return self.at_seq_len(seq_len)._kept_traces(target, single=single)
+
         if (target, single) not in self._traces:
             self._traces[target, single] = StepTraces(
                 family,
                 record_step=step if single else None,
                 record_other=step if self.traces_any_size else None,
                 record_ranks=ranks if single else None,
+                with_seq_len=at_length if self.takes_seq_len else None,
                 sizes=self.sizes,
                 on_cpu=target == "cpu",
             )
@@ -89,6 +95,10 @@ class StepSource(ABC):
     def rank_step(self, strategy: Strategy, target: str, rank: int) -> Trace:
         """The recorded step of one rank of the strategy's mesh. Raises UnsupportedError for a source of recordings."""
         raise UnsupportedError(f"{self.argument} is a recording: ranks are recorded from the job.", ["name the job itself"])
+
+    def at_seq_len(self, seq_len: int) -> StepSource:
+        """The job at another sequence length. Raises UnsupportedError without `takes_seq_len`, or the errors of `source_of`."""
+        raise UnsupportedError(f"{self.argument or self.name} has one sequence length.", ["name a job by its file or preset"])
 
     def step_facts(self, target: str = "accelerator") -> StepFacts:
         """The facts of the job's step that are known before tracing."""

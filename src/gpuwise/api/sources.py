@@ -93,11 +93,16 @@ class PresetSource(StepSource):
             Default False.
     """
 
+    takes_seq_len = True
+
     def __init__(self, info: PresetInfo, sizes: dict[str, int]):
         super().__init__(info.name, info.name, sizes)
         self.info, self.recorded_only = info, False
         self.samples_per_epoch = info.samples
         info.check_sizes(sizes)
+
+    def at_seq_len(self, seq_len: int) -> PresetSource:
+        return PresetSource(self.info, {**self.sizes, "seq_len": seq_len})
 
     def recorded(self, strategy: Strategy, target: str = "accelerator") -> TraceFamily | None:
         """The shipped family; None if it does not cover the strategy or the user's sizes."""

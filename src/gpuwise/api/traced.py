@@ -112,7 +112,7 @@ class NamedSource(StepSource):
     Raises the errors of resolving the argument, at once if the job is not in the cache.
     """
 
-    traces_any_size = True
+    traces_any_size = takes_seq_len = True
 
     def __init__(self, argument: str, sizes: dict[str, int]):
         self.argument, self.sizes = argument, sizes
@@ -143,6 +143,9 @@ class NamedSource(StepSource):
             )
         trace = family.at(micro_batch=strategy.micro_batch, accumulation=strategy.accumulation, **self.sizes)
         return replace(trace, header=replace(trace.header, strategy=trace.header.strategy.but(precision=strategy.precision)))
+
+    def at_seq_len(self, seq_len: int) -> NamedSource:
+        return NamedSource(self.argument, {**self.sizes, "seq_len": seq_len})
 
     def ranks(self, strategy: Strategy, target: str) -> tuple[RankStep, ...] | None:
         return self.live.ranks(strategy, target) if splits_layers(strategy) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import GpuwiseError
@@ -49,7 +49,6 @@ class BestStrategies:
         request: precision, recompute, batch and techniques that are pinned. Limits and amount do not enter.
         batch: the global batch.
         composes: whether the model has repeated blocks, of which the meshes of several machines are composed.
-        with_seq_len: returns the job's traces at another sequence length; None if its length is fixed.
     """
 
     def __init__(
@@ -59,10 +58,8 @@ class BestStrategies:
         batch: BatchChoice,
         *,
         composes: bool = False,
-        with_seq_len: Callable[[int], StepTraces] | None = None,
     ):
         self.pricer, self.request, self.batch = pricer, request, batch
-        self.with_seq_len = with_seq_len
         self._strategies = StrategySearch(pricer)
         self._composed = ComposedStrategies(pricer, request, global_batch=batch.samples, exact=batch.exact)
         self._composes = composes
@@ -81,7 +78,7 @@ class BestStrategies:
     def changed(self, traces: StepTraces, request: Request, batch: BatchChoice) -> BestStrategies:
         """What finds the best strategies of a changed job on the same catalog."""
         pricer = StepPricer(traces, catalog=self.pricer.catalog, data=self.pricer.data)
-        return BestStrategies(pricer, request, batch, composes=self._composes, with_seq_len=self.with_seq_len)
+        return BestStrategies(pricer, request, batch, composes=self._composes)
 
     def untried(self) -> tuple[Note, ...]:
         """What the user allows and could not be tried."""
@@ -153,7 +150,7 @@ class BestStrategies:
 
     def what_fits(self, by_key: Mapping[Key, Candidate], best: Best) -> tuple[Candidate, FittingChange] | None:
         """The candidate with the smallest shortfall of memory and the change that fits it; None if memory is not the reason."""
-        return nearest_fitting(self.pricer, self.request, by_key, best, self.with_seq_len)
+        return nearest_fitting(self.pricer, self.request, by_key, best)
 
     def _best(self, item: Candidate, *, shards: bool = True) -> Estimate | NoStrategy:
         """The best strategy of data parallelism, forecast. shards: whether parameters may be sharded."""

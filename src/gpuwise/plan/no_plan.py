@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from gpuwise.errors import DoesNotFitError, GpuwiseError, NoPlanError
@@ -16,7 +16,6 @@ from gpuwise.plan.fit.change_search import fitting_change
 from gpuwise.plan.holding import Holding
 from gpuwise.plan.owned_machine import OwnedMachine
 from gpuwise.plan.pricing.step import StepPricer
-from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.rejection import Rejection
 from gpuwise.plan.rejections import Rejections
 from gpuwise.plan.request import Request
@@ -152,7 +151,6 @@ def nearest_fitting(
     request: Request,
     by_key: Mapping[Key, Candidate],
     best: Mapping[Key, Estimate | NoStrategy],
-    with_seq_len: Callable[[int], StepTraces] | None,
 ) -> tuple[Candidate, FittingChange] | None:
     """The candidate with the smallest shortfall of memory and the change that fits it; None if memory is not the reason."""
     short = {key: each for key, each in best.items() if isinstance(each, NoStrategy) and each.reason == _NO_MEMORY}
@@ -173,7 +171,6 @@ def nearest_fitting(
             requested,
             cluster,
             nearest.offer.host_memory_bytes,
-            with_seq_len,
             request.job_argument,
             f"{cluster.chip.id}:{cluster.devices}",
         )

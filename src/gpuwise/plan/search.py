@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuwise.cost.inputs import DataPipeline
@@ -38,7 +38,6 @@ def plan(
     *,
     own: Price | None = None,
     compiler: bool = True,
-    with_seq_len: Callable[[int], StepTraces] | None = None,
 ) -> PlanResult:
     """The cheapest ways to train a job inside the budget and the deadline.
 
@@ -48,7 +47,7 @@ def plan(
 
     Raises the errors of `search` and `choose`.
     """
-    searched = search(traces, request, offers, catalog, own=own, compiler=compiler, with_seq_len=with_seq_len)
+    searched = search(traces, request, offers, catalog, own=own, compiler=compiler)
     try:
         return _planned(searched, request, offers, catalog)
     except FitsNowhere as error:
@@ -56,7 +55,7 @@ def plan(
             request,
             offers,
             catalog,
-            search=lambda other: search(traces, other, offers, catalog, with_seq_len=with_seq_len),
+            search=lambda other: search(traces, other, offers, catalog),
             widened=lambda narrow, other: widened(narrow, other, offers, catalog),
         )
         if holding is None:
@@ -114,7 +113,6 @@ def search(
     *,
     own: Price | None = None,
     compiler: bool = True,
-    with_seq_len: Callable[[int], StepTraces] | None = None,
 ) -> Searched:
     """The best strategy of a job on each hardware.
 
@@ -124,7 +122,6 @@ def search(
         offers: machines for rent; request.own and request.here are added.
         own: prices steps with the kernels of this machine's CPU, to choose its settings; None prices it as any device.
         compiler: whether this machine has a compiler for torch.compile.
-        with_seq_len: returns the job's traces at another sequence length; None if its length is fixed.
 
     Raises InputError if the request has no length of the run.
     """
@@ -136,7 +133,6 @@ def search(
         request,
         batch,
         composes=bool(header.blocks),
-        with_seq_len=with_seq_len,
     )
     considered = _considered(header, request, offers, catalog)
     by_key = {item.key: item for item in considered if isinstance(item, Candidate)}

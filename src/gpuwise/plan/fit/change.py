@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from gpuwise.cost.forecast import Forecast
@@ -10,7 +10,6 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.json_types import JsonObject
 from gpuwise.notes import Note, sentences, to_dicts
 from gpuwise.plan.pricing.step import StepPricer
-from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.strategy import Strategy
 
 
@@ -23,7 +22,6 @@ class FitProblem:
         requested: the requested strategy with precision, batch and mesh.
         cluster: the devices.
         host_bytes: memory of the host; None where unknown.
-        with_seq_len: returns the job's traces at another sequence length; None if the length is fixed.
         job: the user's JOB argument; "" for a Job object.
         on: the devices in the form of the command line.
     """
@@ -32,7 +30,6 @@ class FitProblem:
     requested: Strategy
     cluster: Cluster
     host_bytes: int | None = None
-    with_seq_len: Callable[[int], StepTraces] | None = None
     job: str = ""
     on: str = ""
 

@@ -61,10 +61,11 @@ def fitting_change(problem: FitProblem) -> FittingChange | NoFittingChange:
     search = _ChangeSearch(problem, {})
     change, not_tried = search.first(), search.not_tried
     length = longest = search.header.sizes.get("seq_len")
-    while change is None and problem.with_seq_len is not None and length is not None and length // 2 >= SHORTEST_SEQUENCE:
+    with_seq_len = problem.pricer.traces.with_seq_len
+    while change is None and with_seq_len is not None and length is not None and length // 2 >= SHORTEST_SEQUENCE:
         length //= 2
         try:
-            pricer = StepPricer(problem.with_seq_len(length), catalog=problem.pricer.catalog, data=problem.pricer.data)
+            pricer = StepPricer(with_seq_len(length), catalog=problem.pricer.catalog, data=problem.pricer.data)
             change = _ChangeSearch(replace(problem, pricer=pricer), not_tried, longest=longest).first()
         except (JobError, *NOT_TRACED) as error:
             not_tried.setdefault(error.what, []).append("shorter samples")

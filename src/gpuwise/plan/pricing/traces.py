@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 from gpuwise.errors import GpuwiseError, InputError, MissingDependencyError, UnsupportedError
@@ -41,6 +41,7 @@ class StepTraces:
             where nothing can be recorded.
         record_ranks: returns the recorded steps of the ranks of a mesh that differ; None (the default, or what it returns)
             composes them.
+        with_seq_len: returns the same job's traces at another sequence length; None (default) where the length is fixed.
         sizes: seq_len or image_size, if they differ from the job's own.
         on_cpu: whether the device is a CPU; some updates have other kernels there.
     """
@@ -52,9 +53,11 @@ class StepTraces:
         record_step: Callable[[Strategy], Trace] | None = None,
         record_other: Callable[[Strategy], Trace] | None = None,
         record_ranks: Callable[[Strategy], tuple[RankStep, ...] | None] | None = None,
+        with_seq_len: Callable[[int], StepTraces] | None = None,
         sizes: Mapping[str, int] | None = None,
         on_cpu: bool = False,
     ):
+        self.with_seq_len = with_seq_len and cache(with_seq_len)
         self.sizes, self.on_cpu = dict(sizes or {}), on_cpu
         self._record, self._record_step, self._record_ranks = record, record_step, record_ranks
         self._record_other = record_other
@@ -135,7 +138,17 @@ class StepTraces:
                 raise UnsupportedError(NOT_RECORDED)
             return self.recorded(variant)
 
-        return StepTraces(record, record_other=self._record_other, sizes=self.sizes, on_cpu=self.on_cpu)
+        def with_seq_len(length: int) -> StepTraces:
+            assert self.with_seq_len is not None
+            return self.with_seq_len(length).only(allowed)
+
+        return StepTraces(
+            record,
+            record_other=self._record_other,
+            with_seq_len=with_seq_len if self.with_seq_len else None,
+            sizes=self.sizes,
+            on_cpu=self.on_cpu,
+        )
 
     def _step(self, strategy: Strategy, parts: int) -> Trace:
         """The step on one device, on sequences divided into so many parts."""
@@ -149,10 +162,12 @@ class StepTraces:
             if parts > 1:
                 sizes["seq_len"] = sizes.get("seq_len", family.header.sizes.get("seq_len", 0)) // parts
                 if not family.covers(sizes):
-                    raise UnsupportedError(
-                        f"context parallelism of {family.header.job} cannot be composed: its step is recorded at one length.",
-                        ["leave out cp of --mesh"],
-                    )
+                    if self.with_seq_len is None:
+                        raise UnsupportedError(
+                            f"{family.header.job} is recorded at one sequence length, and context parallelism divides it.",
+                            ["leave out cp of --mesh"],
+                        )
+                    return self.with_seq_len(sizes["seq_len"])._step(strategy, 1)
             return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **sizes)
         return compose_update(lambda plain: _once(self._recorded_steps, plain, record_step), one_device, on_cpu=self.on_cpu)
 

@@ -73,7 +73,7 @@ def _changes(searched: Searched, request: Request, option: Option) -> Iterator[_
     strategy, chip, batch = option.estimate.strategy, option.item.chip, searched.strategies.batch
     length = searched.header.sizes.get("seq_len")
     samples = request.samples or 1
-    if length is not None and searched.strategies.with_seq_len is not None and length // 2 >= SHORTEST_SEQUENCE:
+    if length is not None and searched.strategies.pricer.traces.with_seq_len is not None and length // 2 >= SHORTEST_SEQUENCE:
         yield _Change(
             f"sequence length {length // 2:,}, twice the samples",
             f"--seq-len {length // 2}",
@@ -111,8 +111,8 @@ def _planned(searched: Searched, change: _Change, option: Option, exactly: Exact
     strategies = searched.strategies
     request, item, traces = change.request, option.item, strategies.pricer.traces
     try:
-        if change.seq_len is not None and strategies.with_seq_len is not None:
-            traces = strategies.with_seq_len(change.seq_len)
+        if change.seq_len is not None and traces.with_seq_len is not None:
+            traces = traces.with_seq_len(change.seq_len)
         batch = BatchChoice(change.batch or strategies.batch.samples, exact=strategies.batch.exact)
         changed = _searched(searched, strategies.changed(traces, request, batch), option)
         estimate = changed.best[item.key]
