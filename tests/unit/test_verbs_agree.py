@@ -1,6 +1,7 @@
 """What one verb answers holds for another: shards without a mesh, rates of data, ways out that can be typed."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ import gpuwise
 from gpuwise.cli.main import main
 from gpuwise.errors import DoesNotFitError, InputError, UnsupportedError
 from gpuwise.job import Job
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def loss(model: nn.Module, batch: Tensor) -> Tensor:
@@ -43,7 +46,7 @@ def test_fit_and_forecast_share_a_job_of_ones_own_alike(width: int, mesh: str | 
 def test_sequences_of_a_job_of_ones_own_are_divided_by_all_verbs() -> None:
     """`forecast` records a rank; `compare` and `fit` compose it from a recording of sequences as short as a rank's."""
     settings = {"on": "h100-sxm:2", "mesh": "cp=2", "precision": "bf16", "micro_batch": 4}
-    job = "examples/char_gpt.py:job"
+    job = f"{EXAMPLES}/char_gpt.py:job"
     memory = gpuwise.forecast(job, **settings).memory
     assert gpuwise.compare(job, **settings).rows[0].forecast.memory.device_bytes == memory.device_bytes
     assert gpuwise.fit(job, **settings).rows[0].memory.device_bytes == memory.device_bytes
