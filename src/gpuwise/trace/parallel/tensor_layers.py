@@ -102,7 +102,7 @@ def _layers(trace: Trace, *, by_heads: bool) -> tuple[SplitLayers, int]:
     if blocks and not pairs:
         raise UnsupportedError(
             f"the recorded blocks of {trace.header.job} show no linear layers that tensor parallelism could split.",
-            ["--mesh dp_shard=N", "name the job itself, with PyTorch installed"],
+            ["--mesh dp_shard=N", "gpuwise forecast of the job itself, which records each rank with PyTorch"],
         )
     after = [p for p in chosen.tolist() if segments[p] == blocks and kind[p] == _GEMM]
     tables = np.flatnonzero(forward & (kind == _EMBEDDING) & (segments == FIRST))
