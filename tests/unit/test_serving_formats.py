@@ -219,3 +219,24 @@ def test_a_cache_that_no_engine_has():
 
     with pytest.raises(InputError, match="vllm has no cache in q8_0"):
         serve_plan("gpt2", on="h100-80gb-sxm", rate="1/s", cache="q8_0")
+
+
+@pytest.mark.parametrize(
+    ("job", "device", "weights"),
+    [
+        ("llama3-8b", "rtx-3060", "int8"),  # 8.0 G weights: 16.1 GB in bf16, and the card has 12.7 GB but no fp8
+        ("llama3-8b", "rtx-4060-ti-8gb", None),  # in int4 its cache holds 1,775 tokens, and 6 % of the requests are longer
+        ("llama3-70b", "h100-sxm", "int4"),  # 70.6 GB in fp8 and 7 beside them, of 76
+        ("llama3-70b", "h200-sxm", "fp8"),
+        ("llama3-405b", "h100-sxm", None),
+    ],
+)
+def test_weights_that_do_not_fit_come_with_the_widest_format_that_does(job: str, device: str, weights: str | None):
+    from gpuwise import serve_plan
+
+    with pytest.raises(UnsupportedError, match="none of these devices serves") as refused:
+        serve_plan(job, rate="1/s", on=[device])
+    ways = [way for way in refused.value.ways_out if way.startswith("--weights")]
+    assert ways == ([f"--weights {weights}"] if weights else [])
+    if weights:
+        assert serve_plan(job, rate="1/s", on=[device], weights=weights).rows[0].reason == ""

@@ -272,7 +272,7 @@ def check_equal(few: Generation, whole: Generation) -> None:
 @pytest.mark.parametrize(
     ("name", "layers"),
     quick(
-        [("qwen3", 8), ("mixtral", 8), ("mamba", 8), ("gemma2", 12), ("qwen3_next", 24)],
+        [("qwen3", 8), ("mixtral", 8), ("mamba", 8), ("gemma2", 12), ("qwen3_next", 24), ("deepseek_v3", 14)],
         slow=[("qwen3", 8), ("gemma2", 12), ("qwen3_next", 24)],
     ),
 )

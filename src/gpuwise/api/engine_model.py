@@ -10,7 +10,7 @@ from gpuwise.api.served_job import ServedJob
 from gpuwise.cost.memory.device import outside_bytes
 from gpuwise.cost.parameters import parameters
 from gpuwise.cost.rates import precisions_of
-from gpuwise.errors import UnsupportedError
+from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.hardware.types import Chip
 from gpuwise.notes import Note
 from gpuwise.notes import serving as notes
@@ -23,8 +23,9 @@ from gpuwise.serving.instance import Instance, LoadShape
 from gpuwise.serving.launch import rounded_request
 from gpuwise.serving.launch_modes import across_machines
 from gpuwise.serving.modes import ServingMode
-from gpuwise.serving.platforms import has_kernels, nearest_formats, runs_on
+from gpuwise.serving.platforms import fast_formats, has_kernels, nearest_formats, runs_on
 from gpuwise.serving.policy import BatchingPolicy
+from gpuwise.serving.reasons import narrower_weights
 from gpuwise.serving.sharing import Degrees, has_experts
 from gpuwise.serving.step_time import EngineStep
 
@@ -129,18 +130,30 @@ class EngineModel:
         return 1 if self.engine.shares_heads else device.count
 
     def instance(self, device: Device, generation: Generation, load: LoadShape) -> Instance:
-        """An instance of the model on a device; raises InputError where it does not fit."""
+        """An instance of the model on a device.
+
+        Raises InputError where it does not fit, with the widest format of weights that does, if there is one.
+        """
         if device.machines > 1:
             return self._across(device, generation).instance(load, capacity_bytes=self._capacity_bytes(device))
         weights = stored(generation, self.format)
-        policy = self.engine.policy(
-            generation,
-            capacity_bytes=self._capacity_bytes(device),
-            outside_bytes=self._outside_bytes(device),
-            longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
-            weight_bytes=weights.bytes,
-            chip=device.chip.id,
-        )
+
+        def policy_with(weight_bytes: int) -> BatchingPolicy:
+            return self.engine.policy(
+                generation,
+                capacity_bytes=self._capacity_bytes(device),
+                outside_bytes=self._outside_bytes(device),
+                longest=round(load.lengths.input_tokens + load.lengths.output_tokens),
+                weight_bytes=weight_bytes,
+                chip=device.chip.id,
+            )
+
+        try:
+            policy = policy_with(weights.bytes)
+        except InputError as error:
+            able = {each: stored(generation, each).bytes for each in fast_formats(self.engine.name, device.chip)}
+            ways = narrower_weights(able, weights.bytes, load, policy_with)
+            raise InputError(error.what, [*ways, *error.ways_out][:2]) from None
         if self.engine.slots:
             policy = policy.with_slots(rounded_request(load.at(1.0), self.job.context_length))
         step = EngineStep(generation, device.cluster, costs=self.engine.costs, weights=weights)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwise.cost.rates import multiplies
 from gpuwise.hardware.types import Chip
-from gpuwise.serving.formats import formats
+from gpuwise.serving.formats import Format, formats
 
 Capability = tuple[int, int]
 
@@ -97,8 +98,17 @@ def has_kernels(engine: str, weights: str, chip: Chip) -> bool:
     return range_ is None or (chip.kind.startswith("gpu") and range_.has(chip))
 
 
+def formats_on(engine: str, chip: Chip) -> list[Format]:
+    """Formats that an engine reads, and has kernels for on a chip."""
+    return [each for each in formats().values() if engine in each.engines and has_kernels(engine, each.name, chip)]
+
+
+def fast_formats(engine: str, chip: Chip) -> list[Format]:
+    """Those of `formats_on` in which the chip multiplies, or that are for weights alone."""
+    return [each for each in formats_on(engine, chip) if not each.arithmetic or multiplies(chip, each.arithmetic)]
+
+
 def nearest_formats(engine: str, weights: str, chip: Chip) -> list[str]:
     """Formats that the engine has kernels for on the chip, those of about as many bits first."""
     bits = formats()[weights].bits
-    others = [each for each in formats().values() if engine in each.engines and has_kernels(engine, each.name, chip)]
-    return [each.name for each in sorted(others, key=lambda each: abs(each.bits - bits))]
+    return [each.name for each in sorted(formats_on(engine, chip), key=lambda each: abs(each.bits - bits))]
