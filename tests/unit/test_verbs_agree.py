@@ -1,5 +1,6 @@
 """What one verb answers holds for another: shards without a mesh, rates of data, ways out that can be typed."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -50,6 +51,16 @@ def test_sequences_of_a_job_of_ones_own_are_divided_by_all_verbs() -> None:
     memory = gpuwise.forecast(job, **settings).memory
     assert gpuwise.compare(job, **settings).rows[0].forecast.memory.device_bytes == memory.device_bytes
     assert gpuwise.fit(job, **settings).rows[0].memory.device_bytes == memory.device_bytes
+
+
+def test_experts_in_one_module_are_not_called_missing(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 256}
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}
+    config = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **sizes, **experts}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(UnsupportedError, match="are one module with the weights of all") as refused:
+        gpuwise.fit(f"hf:{tmp_path}", on="h100-sxm:4", mesh="ep=2,dp_shard=4", seq_len=32)
+    assert "gpuwise forecast" in refused.value.ways_out[0]
 
 
 class Temperature(nn.Module):

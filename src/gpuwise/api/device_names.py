@@ -17,7 +17,7 @@ def device_names(on: str | Sequence[str]) -> list[str]:
         raise InputError(f"devices are named in a text or a list of texts, got {on!r}.", ['on="rtx-4090,h100-sxm:8"'])
     names = [name.strip() for name in (on.split(",") if isinstance(on, str) else on)]
     if not names or not all(names):
-        raise InputError(f"cannot read the devices {on!r}.", ["write them like rtx-4090,h100-sxm:8"])
+        raise InputError(f"cannot read the devices {','.join(names)!r}.", ["write them like rtx-4090,h100-sxm:8"])
     return names
 
 

@@ -34,6 +34,11 @@ def expert_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, tuple[Coll
     expert = np.array([int(match[2]) if (match := EXPERT.match(path)) else -1 for path in trace.modules])
     count = int(expert.max()) + 1
     if count < 2:
+        if any(path.rpartition(".")[2] == "experts" for path in trace.modules):
+            raise UnsupportedError(
+                f"the experts of {trace.header.job} are one module with the weights of all, of which no rank is composed.",
+                ["gpuwise forecast of the job itself, which records each rank with PyTorch", "leave out ep of --mesh"],
+            )
         raise UnsupportedError(
             f"{trace.header.job} has no experts: none of its modules is one of several `experts`.", ["leave out ep of --mesh"]
         )
