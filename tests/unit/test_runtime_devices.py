@@ -187,7 +187,6 @@ def test_an_accelerator_without_a_device_is_none(monkeypatch):
 
 ROOT = Path(gpuwise.__file__).parent
 INTERFACE, TRACING = "runtime/devices/", "tracing/"  # tracing has CUDA's kernels and autocast lists on the virtual device
-STANDS_IN = ("tracing/world.py", "torch.accelerator")  # for the stream that FSDP2 asks PyTorch for
 
 
 def one_kind_of_device(tree: ast.AST) -> list[str]:
@@ -209,8 +208,7 @@ def one_kind_of_device(tree: ast.AST) -> list[str]:
 def test_nobody_goes_around_the_interface():
     uses = {path.relative_to(ROOT).as_posix(): one_kind_of_device(ast.parse(path.read_text())) for path in ROOT.rglob("*.py")}
     assert {path: found for path, found in uses.items() if found and not path.startswith((INTERFACE, TRACING))} == {}
-    in_tracing = {(path, use) for path, found in uses.items() if path.startswith(TRACING) for use in found}
-    assert {use for _, use in in_tracing - {STANDS_IN}} <= {"cuda"}
+    assert {use for path, found in uses.items() if path.startswith(TRACING) for use in found} <= {"cuda"}
     assert uses["runtime/devices/makers.py"]
 
 

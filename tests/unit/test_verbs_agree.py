@@ -77,12 +77,12 @@ class Temperature(nn.Module):
 
 def test_a_parameter_without_dimensions_is_sharded_by_no_verb() -> None:
     job = Job(Temperature, lambda n: torch.ones(n, 64), loss, samples=1000, name="temperature")
-    for ask in (gpuwise.forecast, gpuwise.fit):
+    for verb in (gpuwise.forecast, gpuwise.fit):
         with pytest.raises(UnsupportedError, match="a parameter of temperature is a single number without dimensions"):
-            ask(job, on="h100-sxm:2", mesh="dp_shard=2")
+            verb(job, on="h100-sxm:2", mesh="dp_shard=2")
     assert gpuwise.forecast(job, on="h100-sxm:2", mesh="dp=2").strategy.mesh.dp_replicate == 2
     plan = gpuwise.plan(job, on="h100-sxm:2", samples=1000, global_batch=8)
-    assert {outcome.strategy.mesh.dp_shard for outcome in plan.plans} == {1}
+    assert {each.strategy.mesh.dp_shard for each in plan.plans} == {1}
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("nan")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gpuwise.errors import InputError, UnsupportedError
+from gpuwise.runtime.devices.default import default_stream
 from gpuwise.runtime.parallel.world import World, make_world
 from gpuwise.strategy import Mesh
 from gpuwise.tracing.patching import patched
@@ -46,17 +47,12 @@ def fake_world(mesh: Mesh, rank: int, device_type: str) -> Iterator[World | None
     with patched(dist.Backend, "backend_capability", capability):
         dist.init_process_group("fake", rank=rank, world_size=mesh.devices, store=FakeStore())
         try:
-            with _meshes_outside_fake(), _streams_of(device_type), patched(FakeTensor, "__deepcopy__", _copy_of_fake):
+            stream = default_stream(torch.get_device_module(device_type).current_stream)
+            with _meshes_outside_fake(), stream, patched(FakeTensor, "__deepcopy__", _copy_of_fake):
                 yield make_world(mesh, device_type)
         finally:
             dist.destroy_process_group()
             _forget_meshes()
-
-
-def _streams_of(device_type: str) -> AbstractContextManager[None]:
-    """A context in which the accelerator's stream is the recorded one: FSDP2 lets it wait for gathers that nothing used."""
-    stream = torch.get_device_module(device_type).current_stream
-    return nullcontext() if device_type == "cpu" else patched(torch.accelerator, "current_stream", stream)
 
 
 @contextmanager

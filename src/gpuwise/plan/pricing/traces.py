@@ -138,14 +138,11 @@ class StepTraces:
                 raise UnsupportedError(NOT_RECORDED)
             return self.recorded(variant)
 
-        def with_seq_len(length: int) -> StepTraces:
-            assert self.with_seq_len is not None
-            return self.with_seq_len(length).only(allowed)
-
+        at_length = self.with_seq_len
         return StepTraces(
             record,
             record_other=self._record_other,
-            with_seq_len=with_seq_len if self.with_seq_len else None,
+            with_seq_len=at_length and (lambda length: at_length(length).only(allowed)),
             sizes=self.sizes,
             on_cpu=self.on_cpu,
         )
@@ -161,13 +158,13 @@ class StepTraces:
         if record_step is None:
             if parts > 1:
                 sizes["seq_len"] = sizes.get("seq_len", family.header.sizes.get("seq_len", 0)) // parts
-                if not family.covers(sizes):
-                    if self.with_seq_len is None:
-                        raise UnsupportedError(
-                            f"{family.header.job} is recorded at one sequence length, and context parallelism divides it.",
-                            ["leave out cp of --mesh"],
-                        )
+                if not family.covers(sizes) and self.with_seq_len is not None:
                     return self.with_seq_len(sizes["seq_len"])._step(strategy, 1)
+                if not family.covers(sizes):
+                    raise UnsupportedError(
+                        f"{family.header.job} is recorded at one sequence length, and context parallelism divides it.",
+                        ["leave out cp of --mesh"],
+                    )
             return family.at(accumulation=strategy.accumulation, micro_batch=strategy.micro_batch, **sizes)
         return compose_update(lambda plain: _once(self._recorded_steps, plain, record_step), one_device, on_cpu=self.on_cpu)
 

@@ -1,8 +1,8 @@
-"""default_device: the device that libraries find where they look for PyTorch's default."""
+"""default_device, default_stream: what libraries find where they look for PyTorch's default."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -22,3 +22,17 @@ def default_device(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.get_device_module, torch.accelerator.is_available = module_of, is_available
+
+
+@contextmanager
+def default_stream(stream: Callable[[], torch.Stream]) -> Iterator[None]:
+    """Within, the current stream of PyTorch's accelerator is what this function returns.
+
+    FSDP2 lets that stream wait for gathers that nothing used, and those of a recording lie on streams of the virtual device.
+    """
+    current_stream = torch.accelerator.current_stream
+    torch.accelerator.current_stream = lambda device=None: stream()
+    try:
+        yield
+    finally:
+        torch.accelerator.current_stream = current_stream
