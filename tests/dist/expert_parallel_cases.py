@@ -59,6 +59,7 @@ HUB_EXPERT_CASES: tuple[Case, ...] = (
     _case("Qwen2Moe, clipped", _hub("Qwen2Moe"), dp_shard=2, ep=2),
     _case("Qwen3Moe, clipped", _hub("Qwen3Moe"), dp_shard=2, ep=2),
     _case("Olmoe, clipped", _hub("Olmoe"), dp_shard=2, ep=2),
+    _case("GptOss, clipped", _hub("GptOss"), dp_shard=2, ep=2),
     _case("Mixtral, clipped", _hub("Mixtral"), dp_shard=4, ep=4),
     _case("Mixtral, shards beside, clipped", _hub("Mixtral"), dp_shard=4, ep=2),
     _case("Mixtral, gradients, accumulated, clipped", _hub("Mixtral"), dp_shard=2, ep=2, shard="gradients", accumulation=2),

@@ -50,6 +50,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "Qwen2Moe": {**_EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 32},
     "Qwen3Moe": {**_EXPERTS, "num_experts": 4},
     "Olmoe": {**_SHARED, "num_experts": 8, "num_experts_per_tok": 2},
+    "GptOss": {**_WIDE_HEADS, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
 }
 
 
@@ -58,7 +59,8 @@ def hub_model(family: str) -> nn.Module:
     import transformers
 
     config = getattr(transformers, f"{family}Config")(**{**_SIZES, **FAMILIES[family]})
-    attention = "eager" if family == "Gemma2" else "sdpa"  # transformers' Gemma 2 caps its scores, which sdpa does not do
+    # transformers' Gemma 2 caps its scores, and GPT-OSS has sinks, which sdpa does not do.
+    attention = "eager" if family in ("Gemma2", "GptOss") else "sdpa"
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):

@@ -53,14 +53,19 @@ def test_sequences_of_a_job_of_ones_own_are_divided_by_all_verbs() -> None:
     assert gpuwise.fit(job, **settings).rows[0].memory.device_bytes == memory.device_bytes
 
 
-def test_experts_in_one_module_are_not_called_missing(tmp_path: Path) -> None:
+def test_experts_in_one_module_are_divided_by_all_verbs(tmp_path: Path) -> None:
+    """`forecast` records a rank; `compare` and `fit` compose it from a recording of one device."""
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 256}
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}
     config = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **sizes, **experts}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(UnsupportedError, match="are one module with the weights of all") as refused:
-        gpuwise.fit(f"hf:{tmp_path}", on="h100-sxm:4", mesh="ep=2,dp_shard=4", seq_len=32)
-    assert "gpuwise forecast" in refused.value.ways_out[0]
+    settings = {"on": "h100-sxm:4", "mesh": "ep=2,dp_shard=4", "seq_len": 32, "micro_batch": 4}
+    memory = gpuwise.forecast(f"hf:{tmp_path}", **settings).memory
+    composed = gpuwise.compare(f"hf:{tmp_path}", **settings).rows[0].forecast.memory
+    assert composed.device_bytes == pytest.approx(memory.device_bytes, rel=0.001)
+    assert gpuwise.fit(f"hf:{tmp_path}", **settings).rows[0].memory.device_bytes == composed.device_bytes
+    with pytest.raises(InputError, match="does not divide 4 experts"):
+        gpuwise.fit(f"hf:{tmp_path}", **{**settings, "on": "h100-sxm:8", "mesh": "ep=8,dp_shard=8"})
 
 
 class Temperature(nn.Module):

@@ -127,7 +127,7 @@ def _optional(arrays: Mapping[str, np.ndarray], name: str) -> list[np.ndarray]:
 
 def _checked_header(header: Header) -> Header:
     counts = [header.parameters, header.trainable_parameters, header.units_per_sample, *header.sizes.values()]
-    counts += [header.rank, header.micro_batches, header.model_flops, *header.stages]
+    counts += [header.rank, header.micro_batches, header.model_flops, header.experts, *header.stages]
     counts += [number for part in header.updated for number in (*part.shape, part.element_bytes, part.module)]
     counts += [number for group in header.groups for number in (group.ranks, group.stride)]
     texts = [header.job, header.fingerprint, header.sample_unit, header.target, header.torch_version, *header.sizes]
@@ -136,7 +136,7 @@ def _checked_header(header: Header) -> Header:
         raise FileFormatError("the trace is damaged: a size or a count of its header is no whole number.")
     if not all(_is_count(number) for shape in header.gradient_shapes for number in shape):
         raise FileFormatError("the trace is damaged: a shape in its header is no list of whole numbers.")
-    _texts([*texts, *header.blocks])
+    _texts([*texts, *header.blocks, *header.expert_modules])
     return header
 
 

@@ -75,6 +75,9 @@ class Header:
             0 (the default) where each device runs the whole model.
         updated: of one of several ranks, what its optimizer updates, in the model's order; none (the default) on one device,
             where the gradients show it, and in files of older versions.
+        expert_modules: of a step on one device, paths of the modules that hold all experts of a mixture, each tensor with an
+            entry for each expert; none (the default) where experts are modules of their own, and in files of older versions.
+        experts: the experts of each of these modules, or the largest number that divides them all; 0 (the default) for none.
         micro_batches: how many micro-batches are recorded, 2 by default. Positions with micro_step 1 run
             accumulation - micro_batches + 1 times. 0: those of the strategy, and no other number follows from them.
     """
@@ -99,6 +102,8 @@ class Header:
     groups: tuple[RankGroup, ...] = ()
     model_flops: int = 0
     updated: tuple[UpdatedParameter, ...] = ()
+    expert_modules: tuple[str, ...] = ()
+    experts: int = 0
     micro_batches: int = RECORDED
 
     @property
@@ -131,6 +136,7 @@ class Header:
             "stages": list(self.stages),
             "groups": [asdict(group) for group in self.groups],
             "updated": [asdict(parameter) for parameter in self.updated],
+            "expert_modules": list(self.expert_modules),
         }
         return {**data, **of_ranks, "strategy": self.strategy.to_dict(), "blocks": list(self.blocks), "assumptions": notes}
 
@@ -145,6 +151,7 @@ class Header:
                 "blocks": tuple(data["blocks"]),
                 "assumption_notes": tuple(map(Note.from_dict, data["assumptions"])),
                 "stages": tuple(data.get("stages", ())),
+                "expert_modules": tuple(data.get("expert_modules", ())),
                 "groups": tuple(RankGroup(**group) for group in data.get("groups", ())),
                 "updated": tuple(
                     UpdatedParameter(tuple(item["shape"]), item["element_bytes"], item["module"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import numpy as np
 import torch
 
@@ -10,6 +12,7 @@ from gpuwise.notes import Note, of_sentence
 from gpuwise.notes.note import STATED
 from gpuwise.runtime.build.adapters import parameter_count
 from gpuwise.runtime.build.program import Program
+from gpuwise.runtime.parallel.experts_packed import count_of, packed_experts
 from gpuwise.strategy import Strategy
 from gpuwise.strategy.pipeline import stages_of_rank
 from gpuwise.trace import BEFORE, CATEGORIES, Header, Loading, Operations, OperationSequence, Storages, Trace, Waits
@@ -32,6 +35,7 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
     parameters, world = list(program.model.parameters()), program.world
     sizes = {"micro_batch": strategy.micro_batch}
     sizes |= {name: value for name in ("seq_len", "image_size") if (value := getattr(job, name)) is not None}
+    experts = {} if world is not None else {path: count_of(module) for path, module in packed_experts(program.model)}
     workspaces = temporaries.notes(row.name for row in operations) if target != "cpu" else ()
     header = Header(
         job=job.name,
@@ -55,6 +59,8 @@ def to_trace(job: Job, strategy: Strategy, program: Program, recorder: Recorder,
         stages=_stages(program),
         groups=tuple(recorder.groups.groups),
         updated=recorder.modules.updated,
+        expert_modules=tuple(experts),
+        experts=gcd(*experts.values()),
         micro_batches=RECORDED if world is None else MANY if repeats_micro_batch(strategy) else 0,
     )
     return Trace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class RankBytes:
         blocks: number of its blocks.
         tensors: number of its gradients.
         buckets: of gradients, of a rank that has the whole model.
+        expert_parameter_bytes, expert_gradient_bytes: of the experts that a rank of ep has, a part of the rank's; 0 by default.
     """
 
     parameter_bytes: np.ndarray
@@ -38,6 +39,8 @@ class RankBytes:
     blocks: np.ndarray
     tensors: np.ndarray
     buckets: np.ndarray
+    expert_parameter_bytes: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    expert_gradient_bytes: np.ndarray = field(default_factory=lambda: np.zeros(1))
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Sharing:
             block, "stages" of a pipeline once a step.
         replicas: the group that holds the same; its ranks have equal shards.
         shards: the group that splits parameters, gradients or state.
+        experts: the part of it that has the same experts.
         freed: whether parameters are freed after a block's forward.
         postponed: whether gradients are reduced in the last micro-batch alone.
         compressed: whether gradients are sent in bf16.
@@ -57,6 +61,7 @@ class Sharing:
     kind: str
     replicas: RankGroup | RankGroups
     shards: RankGroup | RankGroups
+    experts: RankGroup | RankGroups
     freed: np.ndarray | bool
     postponed: np.ndarray | bool
     compressed: bool = False
@@ -70,6 +75,7 @@ def sharing_of(strategy: Strategy) -> Sharing:
         kinds[mesh.pp > 1],
         group_along(mesh, "dp_replicate"),
         shard_group(mesh),
+        group_along(mesh, "dp_shard/ep"),
         shard == "parameters",
         shard == "optimizer",
         strategy.parallelism.compress_gradients,
@@ -90,10 +96,12 @@ def data_collectives(
     """
     if sharing.kind in ("replicas", "replicated stages"):
         return _of_replicas(sharing, of_ranks)
-    reduced = of_ranks.gradient_bytes / gathered_bytes * REDUCED_BYTES
+    reduced, reduced_experts = (
+        size / gathered_bytes * REDUCED_BYTES for size in (of_ranks.gradient_bytes, of_ranks.expert_gradient_bytes)
+    )
     if sharing.kind == "stages":
         return _of_stages(sharing, of_ranks, reduced, accumulation=accumulation, in_flight=in_flight)
-    return _of_shards(sharing, of_ranks, reduced, accumulation=accumulation)
+    return _of_shards(sharing, of_ranks, reduced, reduced_experts, accumulation=accumulation)
 
 
 def _of_replicas(sharing: Sharing, of_ranks: RankBytes) -> list[Collectives]:
@@ -103,13 +111,21 @@ def _of_replicas(sharing: Sharing, of_ranks: RankBytes) -> list[Collectives]:
     return [Collectives("all_reduce", sharing.replicas, size, calls, "last backward", True, COPIES * size)]
 
 
-def _of_shards(sharing: Sharing, of_ranks: RankBytes, reduced: np.ndarray, *, accumulation: np.ndarray) -> list[Collectives]:
-    shards, replicas = sharing.shards, sharing.replicas
+def _of_shards(
+    sharing: Sharing,
+    of_ranks: RankBytes,
+    reduced: np.ndarray,
+    reduced_experts: np.ndarray,
+    *,
+    accumulation: np.ndarray,
+) -> list[Collectives]:
+    shards, replicas, same = sharing.shards, sharing.replicas, sharing.experts
     passes, gathering = np.where(sharing.freed, 2, 1), np.where(sharing.freed, accumulation, 1)
     reducing = np.where(sharing.postponed, 1, accumulation)
-    sent = reduced * (0.5 if sharing.compressed else 1.0)
+    sent, sent_experts = (size * (0.5 if sharing.compressed else 1.0) for size in (reduced, reduced_experts))
     whole, rest, units = of_ranks.parameter_bytes, of_ranks.rest_parameter_bytes, of_ranks.blocks + 1
-    gathered = (rest + passes * (whole - rest)) * gathering
+    experts = of_ranks.expert_parameter_bytes
+    gathered, gathered_experts = (rest + passes * (whole - rest - experts)) * gathering, passes * experts * gathering
     read = np.minimum(1.0, whole / np.maximum(1.0, reduced))
     return [
         Collectives(
@@ -118,12 +134,19 @@ def _of_shards(sharing: Sharing, of_ranks: RankBytes, reduced: np.ndarray, *, ac
             gathered,
             (passes * of_ranks.blocks + 1) * gathering,
             "step",
-            copied_bytes=gathered * _copied_of_gathers(shards.ranks),
+            copied_bytes=gathered * _copied_of_gathers(shards.ranks) + gathered_experts * _copied_of_gathers(same.ranks),
         ),
         Collectives(
-            "reduce_scatter", shards, sent * reducing, units * reducing, "step", copied_bytes=(1 + read) * sent * reducing
+            "reduce_scatter",
+            shards,
+            (sent - sent_experts) * reducing,
+            units * reducing,
+            "step",
+            copied_bytes=(1 + read) * sent * reducing,
         ),
-        Collectives("all_reduce", replicas, sent / shards.ranks, units, "step"),
+        Collectives("all_reduce", replicas, (sent - sent_experts) / shards.ranks + sent_experts / same.ranks, units, "step"),
+        Collectives("all_gather", same, gathered_experts, passes * of_ranks.blocks * gathering, "step"),
+        Collectives("reduce_scatter", same, sent_experts * reducing, of_ranks.blocks * reducing, "step"),
     ]
 
 

@@ -18,8 +18,8 @@ from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan.compose.job_arrays import JobArrays
 from gpuwise.plan.compose.point import ComposedPoint
 from gpuwise.plan.compose.row_memory import RowMemory
-from gpuwise.plan.compose.row_time import RowTime, StrategyRows
-from gpuwise.plan.compose.space_rows import Space, expanded
+from gpuwise.plan.compose.row_time import RowTime
+from gpuwise.plan.compose.space_rows import Space, StrategyRows, expanded
 from gpuwise.plan.pricing.step import HEADROOM
 
 _FIRST_WORKS = 4  # taken of each cluster at once; four times as many in each further round

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,30 +16,10 @@ from gpuwise.plan.compose.many_calls import ManyCalls, Networks, copy_curves_s
 from gpuwise.plan.compose.parts import BLOCK_OPERATIONS, OPERATIONS
 from gpuwise.plan.compose.pipeline import pipeline_s
 from gpuwise.plan.compose.shallow import AFTER_BLOCKS, BEFORE_BLOCKS, FIRST_BLOCK, LAST_BLOCK
-from gpuwise.plan.compose.space_rows import Space
+from gpuwise.plan.compose.space_rows import Space, StrategyRows
 from gpuwise.strategy.parallelism import SHARDS
 
 _SAFE = 1 - 1e-9  # sums in another order differ by less
-
-
-@dataclass(frozen=True)
-class StrategyRows:
-    """Strategies on clusters. All have shape (rows,).
-
-    Attributes:
-        cluster: index of the cluster.
-        work, layout: of the Space.
-    """
-
-    cluster: np.ndarray
-    work: np.ndarray
-    layout: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.cluster)
-
-    def chosen(self, rows: np.ndarray) -> StrategyRows:
-        return StrategyRows(self.cluster[rows], self.work[rows], self.layout[rows])
 
 
 class RowTime:
@@ -91,8 +70,13 @@ class RowTime:
         self._tensors = arrays.held_tensors(holding, weights)
         self._buckets = np.full(self._tensors.shape, arrays.blocks.buckets)
         self._blocks = weights[..., FIRST_BLOCK : LAST_BLOCK + 1].sum(axis=-1)
-        whole = arrays.whole_holding[self._space.works.entry]
-        self._elements = arrays.held_bytes(whole, weights)[1] / arrays.element_bytes[holding]
+        everywhere = arrays.held_bytes(arrays.whole_holding[self._space.works.entry], weights)
+        self._elements = everywhere[1] / arrays.element_bytes[holding]
+        # Ranks of ep differ by their experts alone: of the other ranks a rank lacks as many bytes as it has, for each of them.
+        others = np.maximum(1, self._space.layouts.ep[self._space.works.first] - 1)
+        self._experts = [
+            (whole - own) / others for whole, own in zip(everywhere, (self._parameter, self._gradient), strict=True)
+        ]
         costs = [update.cost((0.0, 0.0)) for update in arrays.updates]
         operation_s, kernel_s = self._parameters.host_operation_s["optimizer"], self._parameters.host_kernel_s
         self._update_launch_s = np.array(
@@ -242,15 +226,16 @@ class RowTime:
         busy_s = forward_s + backward_s + update_s
         shard = layouts.shard[rows.layout]
         shard = np.where(shard == len(SHARDS), 0, shard)
-        stride = works.tp[work]
+        stride, ep = works.tp[work], layouts.ep[rows.layout]
         sharing = Sharing(
             kind,
             RankGroups("dp_replicate", layouts.dp_replicate[rows.layout], stride * split),
             RankGroups("dp_shard", split, stride),
+            RankGroups("dp_shard/ep", split // ep, stride * ep),
             shard == SHARDS.index("parameters"),
             shard == SHARDS.index("optimizer"),
         )
-        columns = (self._parameter, self._gradient, self._rest, self._blocks, self._tensors, self._buckets)
+        columns = (self._parameter, self._gradient, self._rest, self._blocks, self._tensors, self._buckets, *self._experts)
         of_ranks = RankBytes(*(one[:ranks, work] for one in columns))
         collectives = data_collectives(
             sharing,

@@ -103,6 +103,26 @@ class Space:
         return weights[[0, min(1, len(weights) - 1), len(weights) - 1]]
 
 
+@dataclass(frozen=True)
+class StrategyRows:
+    """Strategies on clusters. All have shape (rows,).
+
+    Attributes:
+        cluster: index of the cluster.
+        work, layout: of the Space.
+    """
+
+    cluster: np.ndarray
+    work: np.ndarray
+    layout: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.cluster)
+
+    def chosen(self, rows: np.ndarray) -> StrategyRows:
+        return StrategyRows(self.cluster[rows], self.work[rows], self.layout[rows])
+
+
 def in_flight(pp: np.ndarray, stages: np.ndarray, accumulation: np.ndarray) -> np.ndarray:
     """As gpuwise.trace.parallel.pipeline.in_flight has it, of the first rank, the one behind it and the last."""
     position = np.stack([np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1])

@@ -40,7 +40,7 @@ def mixtures(model: nn.Module) -> list[Mixture]:
 
 def check_experts(model: nn.Module, degree: int) -> None:
     """Raises UnsupportedError for a model without experts to split, InputError where so many ranks do not divide them."""
-    counts = [len(mixture.experts) for mixture in mixtures(model)] + [count_of(experts) for experts in packed_experts(model)]
+    counts = [len(mixture.experts) for mixture in mixtures(model)] + [count_of(experts) for _, experts in packed_experts(model)]
     if not counts:
         raise UnsupportedError(
             f"{type(model).__name__} has no mixture whose experts could be split: a module with `experts`, a ModuleList, and "
@@ -57,7 +57,7 @@ def check_experts(model: nn.Module, degree: int) -> None:
 
 def split_experts(model: nn.Module, mesh: DeviceMesh) -> None:
     """Leaves each rank its part of the experts of every mixture; their names stay those of the whole model."""
-    for experts in packed_experts(model):
+    for _, experts in packed_experts(model):
         split_packed(experts, mesh)
     for mixture in mixtures(model):
         own = len(mixture.experts) // mesh.size()
@@ -92,7 +92,7 @@ def expert_parameters(model: nn.Module) -> set[str]:
 
 def _units(model: nn.Module) -> list[list[nn.Module]]:
     """The experts of each mixture on this rank: those that are gathered together."""
-    return [list(mixture.experts) for mixture in mixtures(model)] + [[experts] for experts in packed_experts(model)]
+    return [list(mixture.experts) for mixture in mixtures(model)] + [[experts] for _, experts in packed_experts(model)]
 
 
 def shard_experts(root: nn.Module, world: World, *, reshard: bool, policy: MixedPrecisionPolicy) -> None:

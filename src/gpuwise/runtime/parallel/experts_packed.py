@@ -22,12 +22,12 @@ from gpuwise.runtime.parallel.tensor_styles import distribute, read_locally
 Run = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # transformers' experts: rows (n, width), the numbers of each row's experts (n, k) and their weights (n, k) -> (n, width).
-_ARGUMENTS = ("hidden_states", "top_k_index", "top_k_weights")
+_ARGUMENTS = (("hidden_states", "top_k_index", "top_k_weights"), ("hidden_states", "router_indices", "routing_weights"))
 
 
-def packed_experts(model: nn.Module) -> list[nn.Module]:
-    """The modules of a model that hold all experts of a mixture, each parameter with one row an expert."""
-    return [module for module in model.modules() if _is_packed(module)]
+def packed_experts(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules of a model that hold all experts of a mixture, each parameter with one row an expert, with their paths."""
+    return [(path, module) for path, module in model.named_modules() if _is_packed(module)]
 
 
 def count_of(experts: nn.Module) -> int:
@@ -62,7 +62,7 @@ def shard_placement(parameter: nn.Parameter, shards: int) -> Shard | None:
 def _is_packed(module: nn.Module) -> bool:
     if not isinstance(getattr(module, "num_experts", None), int) or not module._parameters:
         return False
-    return tuple(inspect.signature(type(module).forward).parameters)[1:] == _ARGUMENTS
+    return tuple(inspect.signature(type(module).forward).parameters)[1:] in _ARGUMENTS
 
 
 def _run_everywhere(
@@ -81,9 +81,14 @@ def _run_everywhere(
         outputs = run(rows, numbers[:, None], top_k_weights.new_ones(rows.shape[0], 1))
     else:  # gradients of zero, where ranks that shard the same experts expect some
         outputs = rows + sum(getattr(experts, name).sum() for name in experts._parameters) * 0.0
+    del rows
     back = _all_to_all(outputs, received, sent, mesh)
-    share = top_k_weights.flatten().index_select(0, order)[:, None]
-    return torch.zeros_like(hidden_states).index_add(0, token, (back * share).to(hidden_states.dtype))
+    weighted = back * top_k_weights.flatten().index_select(0, order)[:, None]
+    # Added up by gathers: index_add would keep these rows until backward.
+    position = torch.empty_like(order)
+    position[order] = torch.arange(order.shape[0], device=order.device)
+    of_tokens = weighted.index_select(0, position).view(*top_k_index.shape, -1)
+    return of_tokens.sum(1).to(hidden_states.dtype)
 
 
 def _exchanged(chosen: Tensor, ranks: int, own: int, mesh: DeviceMesh) -> tuple[Tensor, list[int], list[int]]:

@@ -9,17 +9,21 @@ import numpy as np
 from gpuwise.errors import InputError, UnsupportedError
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.communication import Collective, group_along
+from gpuwise.trace.parallel.experts_packed import packed_rank
 from gpuwise.trace.parallel.segments import FORWARD, select
 from gpuwise.trace.parallel.variant import EXPERT
 from gpuwise.trace.tables import BEFORE, CATEGORIES, COLUMNS, KINDS, PHASES
 from gpuwise.trace.trace import Trace
 
 _GEMM, _RECOMPUTE = KINDS.index("gemm"), PHASES.index("recompute")
+_STATE = CATEGORIES.index("optimizer_state")
 _OF_ACTIVATIONS = [CATEGORIES.index(name) for name in ("activation", "temporary")]
 
 
 def experts_of(trace: Trace) -> int:
-    """Experts of each block of a model; 0 where it has none."""
+    """Experts of each mixture of a model; 0 where it has none."""
+    if trace.header.experts:
+        return trace.header.experts
     return 1 + max((int(match[2]) for path in trace.modules if (match := EXPERT.match(path))), default=-1)
 
 
@@ -31,26 +35,24 @@ def expert_parallel(trace: Trace, strategy: Strategy) -> tuple[Trace, tuple[Coll
     Raises UnsupportedError for a step without experts, InputError where ep does not divide them.
     """
     degree = strategy.mesh.ep
-    expert = np.array([int(match[2]) if (match := EXPERT.match(path)) else -1 for path in trace.modules])
-    count = int(expert.max()) + 1
+    count = experts_of(trace)
     if count < 2:
-        if any(path.rpartition(".")[2] == "experts" for path in trace.modules):
-            raise UnsupportedError(
-                f"the experts of {trace.header.job} are one module with the weights of all, of which no rank is composed.",
-                ["gpuwise forecast of the job itself, which records each rank with PyTorch", "leave out ep of --mesh"],
-            )
         raise UnsupportedError(
             f"{trace.header.job} has no experts: none of its modules is one of several `experts`.", ["leave out ep of --mesh"]
         )
     if count % degree:
         most = next(n for n in range(min(degree, count), 0, -1) if count % n == 0)
         raise InputError(f"expert parallelism over {degree} devices does not divide {count} experts.", [f"--mesh ep={most}"])
+    if trace.header.expert_modules:
+        return packed_rank(trace, strategy)
+    expert = np.array([int(match[2]) if (match := EXPERT.match(path)) else -1 for path in trace.modules])
     moved = _moved(trace, strategy, expert)
     elsewhere = expert >= count // degree
     sequence, storages = trace.sequence, trace.storages
     stays = ~elsewhere[sequence.module]
     born_there = (storages.born >= 0) & ~stays[np.maximum(storages.born, 0)]
-    lasting = (storages.born == BEFORE) & elsewhere[storages.module]
+    # The state of an optimizer stays whole, as the update of all ranks does, and is divided with that.
+    lasting = (storages.born == BEFORE) & (storages.category != _STATE) & elsewhere[storages.module]
     ours = (expert >= 0) & ~elsewhere
     more = ours[storages.module] & np.isin(storages.category, _OF_ACTIVATIONS)
     sizes = np.where(more & (storages.born >= 0), storages.size_bytes * degree, storages.size_bytes)

@@ -62,7 +62,15 @@ class _Repeat:
         if a.turns != b.turns or len(b.trace.header.blocks) != len(a.trace.header.blocks) + a.period:
             raise NotPeriodicError
         heads = [
-            replace(p.trace.header, blocks=(), parameters=0, trainable_parameters=0, gradient_shapes=(), updated=())
+            replace(
+                p.trace.header,
+                blocks=(),
+                parameters=0,
+                trainable_parameters=0,
+                gradient_shapes=(),
+                updated=(),
+                expert_modules=(),
+            )
             for p in (a, b)
         ]
         if heads[0] != heads[1] or a.trace.header.stages:
@@ -89,7 +97,8 @@ class _Repeat:
         blocks = self._paths(header.blocks, b.trace.header.blocks)
         parameters, trainable = grown("parameters"), grown("trainable_parameters")
         header = replace(header, blocks=blocks, parameters=parameters, trainable_parameters=trainable, gradient_shapes=shapes)
-        header = replace(header, updated=self._updated())
+        of_experts = self._paths(header.expert_modules, b.trace.header.expert_modules)
+        header = replace(header, updated=self._updated(), expert_modules=of_experts)
         return Trace(header, operations, sequence, storages, self._modules, self._waits(), self._loading())
 
     def _rows(self) -> tuple[Operations, OperationSequence]:

@@ -15,8 +15,8 @@ import numpy as np
 from gpuwise.strategy import Strategy
 from gpuwise.trace.parallel.blocks import block_of_modules, full_gradients, spans
 from gpuwise.trace.parallel.communication import Communication
-from gpuwise.trace.parallel.shard_traffic import traffic
-from gpuwise.trace.parallel.variant import ranks_of_modules, recorded_as, shard_ranks
+from gpuwise.trace.parallel.shard_traffic import RankExperts, traffic
+from gpuwise.trace.parallel.variant import in_experts, ranks_of_modules, recorded_as, shard_ranks
 from gpuwise.trace.tables import BEFORE, CATEGORIES, Storages
 from gpuwise.trace.trace import Trace
 from gpuwise.trace.update.sharded import with_scaled_update, with_sharded_update
@@ -40,9 +40,7 @@ def sharded(trace: Trace, strategy: Strategy) -> tuple[Trace, Communication]:
     if optimizer is None:
         trace = with_scaled_update(trace, widened / shard_ranks(strategy))
     else:
-        trace = with_sharded_update(
-            trace, strategy, optimizer, ranks=ranks_of_modules(trace.modules, strategy), widened=widened
-        )
+        trace = with_sharded_update(trace, strategy, optimizer, ranks=ranks_of_modules(trace, strategy), widened=widened)
     step = _ShardedStep(trace, strategy, gathered_bytes=gathered_bytes, widened=widened)
     for micro_step in range(2):
         step.run_micro_batch(micro_step)
@@ -84,8 +82,8 @@ class _ShardedStep:
 
     def __init__(self, trace: Trace, strategy: Strategy, *, gathered_bytes: int, widened: float):
         storages = trace.storages
-        self._trace, self._strategy, self._widened = trace, strategy, widened
-        self._ranks = ranks_of_modules(trace.modules, strategy)[storages.module]  # of each storage's parameter
+        self._trace, self._strategy, self._widened, self._element_bytes = trace, strategy, widened, gathered_bytes
+        self._ranks = ranks_of_modules(trace, strategy)[storages.module]  # of each storage's parameter
         self._freed = strategy.parallelism.shard == "parameters"  # whether parameters are freed after forward
         self._block_of = block_of_modules(trace.modules, trace.header.blocks)
         self._blocks = range(self._block_of.max() + 1)
@@ -148,7 +146,19 @@ class _ShardedStep:
             gathered_bytes=self._gathered_bytes,
             reduced_bytes=self._reduced_bytes,
             tensors=int(self._gradient.sum()),
+            experts=self._experts(),
         )
+
+    def _experts(self) -> RankExperts:
+        """The experts of which this rank has a part."""
+        if self._strategy.mesh.ep == 1:
+            return RankExperts()
+        storages, inside = self._trace.storages, in_experts(self._trace)
+        parameter_bytes, gradient_bytes = (
+            float(storages.size_bytes[(storages.category == category) & inside[storages.module]].sum())
+            for category in (_PARAMETER, _GRADIENT)
+        )
+        return RankExperts(parameter_bytes, gradient_bytes / self._element_bytes * REDUCED_BYTES)
 
     def _unit_bytes(self, rows: np.ndarray) -> np.ndarray:
         """Recorded bytes of these storages by unit. Shape (units,)."""

@@ -33,7 +33,7 @@ def sharded_stage(trace: Trace, strategy: Strategy, *, in_flight: float) -> tupl
             again for each backward pass.
     """
     gathered_bytes, widened = element_bytes(strategy)
-    ranks, of_modules = shard_ranks(strategy), ranks_of_modules(trace.modules, strategy)
+    ranks, of_modules = shard_ranks(strategy), ranks_of_modules(trace, strategy)
     optimizer = strategy.optimizer or trace.header.strategy.optimizer
     if optimizer is None:
         trace = with_scaled_update(trace, widened / ranks)

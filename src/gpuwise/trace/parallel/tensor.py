@@ -56,7 +56,7 @@ def _tensor_rank(trace: Trace, strategy: Strategy, layers: SplitLayers) -> Trace
     size_bytes = np.where(large, -(-storages.size_bytes // degree), storages.size_bytes)
     return replace(
         trace,
-        header=replace(trace.header, gradient_shapes=_shapes(trace, layers, part, degree)),
+        header=replace(trace.header, gradient_shapes=_shapes(trace, layers, large, degree)),
         operations=replace(ops, values=values),
         sequence=replace(trace.sequence, operation=row.ravel().astype(np.int32)),
         storages=replace(storages, size_bytes=size_bytes),

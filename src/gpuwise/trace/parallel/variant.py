@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from gpuwise.strategy import Strategy, check_techniques
+from gpuwise.trace.trace import Trace
 
 EXPERT = re.compile(r"^(.*\bexperts)\.(\d+)(?:\..*)?$")  # the path of a module of one expert
 
@@ -16,11 +17,17 @@ def shard_ranks(strategy: Strategy) -> int:
     return strategy.mesh.dp_shard * strategy.mesh.cp
 
 
-def ranks_of_modules(modules: tuple[str, ...], strategy: Strategy) -> np.ndarray:
+def in_experts(trace: Trace) -> np.ndarray:
+    """Which modules are experts or parts of them: of one expert each, or of all of a mixture. Shape (modules,)."""
+    packed = tuple(f"{path}." for path in trace.header.expert_modules)
+    return np.array([EXPERT.match(path) is not None or f"{path}.".startswith(packed) for path in trace.modules])
+
+
+def ranks_of_modules(trace: Trace, strategy: Strategy) -> np.ndarray:
     """Ranks that split the parameters of each module: those of experts lie on the ranks of one ep group. Shape (modules,)."""
-    ranks = np.full(len(modules), shard_ranks(strategy))
+    ranks = np.full(len(trace.modules), shard_ranks(strategy))
     if strategy.mesh.ep > 1:
-        ranks[[EXPERT.match(path) is not None for path in modules]] //= strategy.mesh.ep
+        ranks[in_experts(trace)] //= strategy.mesh.ep
     return ranks
 
 
