@@ -20,9 +20,11 @@ from gpuwise.hardware.links import link_inside
 from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange
 from gpuwise.plan.fit.change_search import fitting_change
 from gpuwise.plan.fit.fit import fit
+from gpuwise.plan.fit.least_bytes import least_kept_bytes
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.strategy import Mesh, Strategy
+from gpuwise.trace.memory import kept_bytes
 from gpuwise.trace.presets import load_preset
 
 CATALOG = load_catalog()
@@ -127,6 +129,31 @@ def test_samples_are_shortened_last():
     assert long.sizes["seq_len"] in (2048, 4096, 8192)
     assert f"--seq-len {long.sizes['seq_len']}" in long.command
     assert any("shorter than 16,384" in note for note in long.notes)
+
+
+def test_samples_are_not_shortened_where_parameters_and_state_alone_are_too_large():
+    def shorter(length: int) -> StepTraces:
+        raise AssertionError(f"recorded at {length}")
+
+    source = recorded("llama2-7b")
+    traces = StepTraces(source, with_seq_len=shorter, sizes={"seq_len": 2048})
+    cluster = Cluster(CATALOG.chip("rtx-3060-12gb"), memory_bytes=3 * GIB)  # 3.3 GB of weights in 4 bits
+    result = fitting_change(FitProblem(StepPricer(traces), Strategy("amp-bf16"), cluster, 16 * GIB, "llama2-7b", "rtx-3060"))
+    assert isinstance(result, NoFittingChange)
+    assert result.hopeless
+
+
+@pytest.mark.parametrize(
+    ("precision", "adapter"), [("amp-bf16", "none"), ("amp-bf16", "lora"), ("amp-bf16", "qlora"), ("bf16", "none")]
+)
+def test_what_a_step_keeps_at_least_is_near_what_its_recording_keeps(precision: str, adapter: str):
+    """The bound is taken from the plain step in mixed precision, of which a shipped recording is there."""
+    shipped = [
+        load_preset("llama2-7b", precision=each, adapter=of) for each, of in (("amp-bf16", "none"), (precision, adapter))
+    ]
+    plain, other = (family.at(micro_batch=1) for family in shipped if family is not None)
+    least = least_kept_bytes(plain, other.header.strategy)
+    assert 0.4 * kept_bytes(other) <= least <= kept_bytes(other)
 
 
 def test_the_golden_question_is_answered_without_pytorch_and_its_command_holds():

@@ -10,14 +10,22 @@ from dataclasses import replace
 import pytest
 from test_plan_synthetic import offer, synthetic_family, synthetic_source, synthetic_trace
 
+import gpuwise
+from gpuwise.cost.forecast import Forecast
 from gpuwise.errors import DoesNotFitError, InputError, NoPlanError, UnsupportedError
 from gpuwise.hardware import Machine, load_catalog
+from gpuwise.hardware.cluster import Cluster
 from gpuwise.plan import NothingInside, Request
+from gpuwise.plan.compose.blocks import JobBlocks, VariantRows
+from gpuwise.plan.compose.variant import BlockVariant
 from gpuwise.plan.pricing import step
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.plan.pricing.traces import StepTraces
 from gpuwise.plan.search import plan
 from gpuwise.plan.space import legal
+from gpuwise.plan.space.constraints import Constraints
+from gpuwise.plan.space.strategies import StrategySearch
+from gpuwise.strategy import Strategy
 from gpuwise.trace import CATEGORIES, Axis, build_family
 
 CATALOG = load_catalog()
@@ -388,3 +396,36 @@ def test_selective_recomputation_is_tried_where_it_is_recorded():
     assert plan(StepTraces(layers_kept), request, [small], CATALOG).best.strategy.recompute == "selective"
     without = synthetic_source(without=("selective",), **BIG)
     assert plan(StepTraces(without), request, [small], CATALOG).best.strategy.recompute != "selective"
+
+
+@pytest.mark.parametrize(("memory_gib", "fits"), [(80, True), (16, False)])
+def test_a_slower_precision_is_not_recorded_where_it_cannot_be_chosen(memory_gib: float, fits: bool):
+    """Each is minutes of a large model of the user's own. TF32 keeps parameters and state as wide as mixed precision does."""
+    recorded: set[str] = set()
+    source = synthetic_source(**BIG)
+
+    def noting(strategy: Strategy):
+        recorded.add(strategy.precision)
+        return source(strategy)
+
+    cluster = Cluster(CATALOG.chip("h100-80gb-sxm"), memory_bytes=int(memory_gib * 2**30))
+    best = StrategySearch(StepPricer(StepTraces(noting))).best(cluster, Constraints(8))
+    assert isinstance(best, Forecast) == fits
+    assert recorded == {"amp-bf16"}
+
+
+def test_a_plan_says_which_meshes_could_not_be_forecast(monkeypatch: pytest.MonkeyPatch):
+    composed = JobBlocks.rows
+
+    def rows(blocks: JobBlocks, variant: BlockVariant, *, tp: int, sharded: bool) -> VariantRows:
+        if tp == 4:
+            raise UnsupportedError("four ranks are not composed.")
+        return composed(blocks, variant, tp=tp, sharded=sharded)
+
+    def notes() -> list[str]:
+        result = gpuwise.plan("llama3-8b", samples=10**6, on="h100-sxm:8", precision="amp-bf16")
+        return [note.text for note in result.assumption_notes if note.kind == "meshes-not-tried"]
+
+    assert notes() == []
+    monkeypatch.setattr(JobBlocks, "rows", rows)
+    assert notes() == ["not every mesh was tried: four ranks are not composed"]

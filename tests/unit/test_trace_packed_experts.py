@@ -22,9 +22,11 @@ from gpuwise.job.models.mixtral import Mixtral, MixtralConfig
 from gpuwise.job.torchvision_cpu import make_importable
 from gpuwise.plan.compose.best import best_on
 from gpuwise.plan.compose.blocks import JobBlocks
+from gpuwise.plan.fit.least_bytes import least_kept_bytes
 from gpuwise.plan.pricing.step import StepPricer
 from gpuwise.strategy import Mesh, Strategy
 from gpuwise.trace import CATEGORIES, KINDS, Trace, live_bytes
+from gpuwise.trace.memory import kept_bytes
 from gpuwise.trace.parallel.communication import Communication
 from gpuwise.trace.parallel.experts import experts_of
 from gpuwise.trace.parallel.ranks import RankStep, rank_steps
@@ -178,3 +180,13 @@ def test_norms_of_heads_stay_whole_on_tensor_parallel_ranks() -> None:
         assert bytes_of(composed.trace, category) == pytest.approx(bytes_of(recorded, category), rel=0.002)
     updates = [t.storages.size_bytes[t.storages.category == CATEGORIES.index("gradient")] for t in (recorded, composed.trace)]
     assert np.array_equal(np.sort(updates[0]), np.sort(updates[1]))
+
+
+@pytest.mark.parametrize("adapter", ["lora", "qlora"])
+def test_experts_in_one_module_keep_their_type_under_qlora(adapter: str) -> None:
+    """bitsandbytes quantizes linear layers alone, which the bound that spares recordings counts on."""
+    plain, adapted = (record(hub_job("Qwen3Moe"), Strategy("amp-bf16", adapter=each)) for each in ("none", adapter))
+    least = least_kept_bytes(plain, adapted.header.strategy)
+    assert 0.8 * kept_bytes(adapted) <= least <= kept_bytes(adapted)
+    sharded = adapted.header.strategy.but(adapter="none", mesh=Mesh(dp_shard=4))
+    assert least_kept_bytes(plain, sharded) == kept_bytes(plain) / 4

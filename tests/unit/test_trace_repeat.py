@@ -31,6 +31,9 @@ FEW = {  # equal to the recording of 12 blocks
     "bf16, selective, foreach": Strategy("bf16", recompute="selective", optimizer="adamw", optimizer_kernels="foreach"),
     "for-loop": Strategy(optimizer_kernels="for-loop"),
     "inference": Strategy("bf16", mode="infer"),
+    "parameters on the host, accumulated": Strategy("bf16", offload="parameters", accumulation=3),
+    "parameters on the host, recomputed": Strategy("amp-bf16", offload="parameters", recompute="full"),
+    "optimizer on the host": Strategy("amp-bf16", offload="optimizer"),
     "tensor parallel, with sequences": Strategy(
         "bf16", mesh=Mesh(tp=2), parallelism=Parallelism(sequence_parallel=True), accumulation=3
     ),

@@ -66,6 +66,12 @@ def allowed_but_not_tried(*, techniques: str, problem: str) -> str:
     return f"{techniques} not tried, though allowed: {problem}"
 
 
+@kind_of_note(flag="--mesh")
+def meshes_not_tried(*, problem: str) -> str:
+    """Ways to share the model over devices were left out of the search, since they could not be forecast."""
+    return f"not every mesh was tried: {problem}"
+
+
 @kind_of_note(flag="--precision")
 def pure_bf16() -> str:
     """The user wants a precision that changes what is trained."""

@@ -12,6 +12,7 @@ from gpuwise.cost.interval import step_interval
 from gpuwise.cost.parameters import parameters
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes import Note, rejections
+from gpuwise.notes import plan as notes
 from gpuwise.plan.buying.candidates import Candidate, Key
 from gpuwise.plan.compose.best import BestOnCluster, JobBlocks, best_on, least_device_bytes
 from gpuwise.plan.compose.job_arrays import variants_of
@@ -83,8 +84,15 @@ class ComposedStrategies:
         return batch or self._global_batch
 
     def untried(self) -> tuple[Note, ...]:
-        """Techniques that the user allows and that cannot be composed."""
-        return tuple(not_tried(constraints, problem) for constraints, problem in self._problems.items())
+        """Meshes, and techniques that the user allows, that cannot be composed."""
+        requested = self._request.techniques
+        techniques = {of: problem for of, problem in self._problems.items() if of.techniques != requested}
+        of_meshes = [problem for of, problem in self._problems.items() if of not in techniques]
+        of_meshes += [problem for blocks in self._blocks.values() for problem in blocks.problems]
+        return (
+            *(notes.meshes_not_tried(problem=problem.removesuffix(".")) for problem in dict.fromkeys(of_meshes)),
+            *(not_tried(constraints, problem) for constraints, problem in techniques.items()),
+        )
 
     def _add_permitted(self, best: dict[Key, Choice], by_key: Mapping[Key, Candidate], requested: Constraints) -> None:
         """Takes what is worth its permission: techniques first, and then the batch under the best of them."""
@@ -130,7 +138,7 @@ class ComposedStrategies:
                 else:
                     best |= dict(zip(keys, composed, strict=True))
                     remaining = {key: rest for key, rest in remaining.items() if key not in best}
-        if problem and not best and constraints.techniques != self._request.techniques:
+        if problem and not best:
             self._problems.setdefault(constraints, problem)
         return best
 

@@ -180,4 +180,6 @@ def nearest_fitting(
             continue
         if isinstance(answer, FittingChange):
             return nearest, answer
+        if answer.hopeless:  # in a precision with as wide parameters, too
+            break
     return None

@@ -114,6 +114,11 @@ class Strategy:
         return self.precision in ("amp-fp16", "fp16")
 
     @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of the parameters that are trained."""
+        return 2 if self.precision in ("bf16", "fp16") else 4
+
+    @property
     def recorded_precision(self) -> str:
         """The precision whose recording serves: tf32 runs the operations of fp32 at another speed."""
         return "fp32" if self.precision == "tf32" else self.precision

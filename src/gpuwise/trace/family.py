@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import product
 from math import prod
 
 import numpy as np
 
 from gpuwise.errors import InputError
+from gpuwise.trace.gradient_shapes import growing_gradients, shapes_at
 from gpuwise.trace.header import Header
 from gpuwise.trace.loading import Loading
 from gpuwise.trace.stepped import stepped_bytes
-from gpuwise.trace.tables import COLUMNS, Operations, OperationSequence, Storages, Waits
+from gpuwise.trace.tables import CATEGORIES, COLUMNS, Operations, OperationSequence, Storages, Waits
 from gpuwise.trace.trace import Trace
 
 MOST_COUNTED = 2**62  # of bytes or operations in the recorded micro-batches: columns, and sums over them, are int64
@@ -116,6 +118,9 @@ class TraceFamily:
             units = sizes["seq_len"]
         strategy = self.header.strategy.but(micro_batch=sizes["micro_batch"], accumulation=accumulation)
         header = replace(self.header, sizes=sizes, units_per_sample=units, strategy=strategy)
+        if self._growing:
+            shapes = shapes_at(header.gradient_shapes, self._growing, self.storages.size_bytes[:, 0], exact_bytes)
+            header = replace(header, gradient_shapes=shapes)
         return Trace(
             header,
             replace(self.operations, values=values),
@@ -125,6 +130,12 @@ class TraceFamily:
             self.waits,
             self.loading,
         )
+
+    @cached_property
+    def _growing(self) -> list[tuple[int, int]]:
+        """Gradients whose shape changes with the sizes; none where the recording does not say the shapes."""
+        gradients = int((self.storages.category == CATEGORIES.index("gradient")).sum())
+        return growing_gradients(self.storages) if len(self.header.gradient_shapes) == gradients else []
 
     def _check_countable(self, values: np.ndarray, size_bytes: np.ndarray) -> None:
         """Raises InputError where a total of the recorded micro-batches would pass int64, where NumPy wraps around silently."""

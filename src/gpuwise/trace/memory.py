@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.trace.tables import CATEGORIES
+from gpuwise.trace.tables import BEFORE, CATEGORIES
 from gpuwise.trace.trace import Trace
 
 ALLOCATION_GRANULE_BYTES = 512  # PyTorch rounds each request up to this (c10/cuda/CUDACachingAllocator.cpp)
+_KEPT = (CATEGORIES.index("parameter"), CATEGORIES.index("optimizer_state"))
 
 
 @dataclass(frozen=True)
@@ -77,3 +78,10 @@ def live_bytes(trace: Trace, *, granule_bytes: int = ALLOCATION_GRANULE_BYTES) -
         by_category=dict(zip(CATEGORIES, at_peak, strict=True)),
         persistent_bytes=int(rounded(storages.size_bytes[stays], granule_bytes).sum()),
     )
+
+
+def kept_bytes(trace: Trace) -> int:
+    """Bytes of parameters and optimizer state at the beginning of a step: samples of any length need them."""
+    storages = trace.storages
+    rows = np.isin(storages.category, _KEPT) & (storages.born == BEFORE)
+    return int(storages.size_bytes[rows].sum())

@@ -143,11 +143,10 @@ def _repeats(job: Job, strategy: Strategy) -> bool:
 
 def is_plain(job: Job, strategy: Strategy) -> bool:
     """Whether a step is a forward and a backward pass of the model, and the update of an optimizer of gpuwise's: no compiled
-    graph, no step of the job's own, no clipping or average over all parameters, no copies to the host."""
+    graph, no step of the job's own, no update within backward, no clipping or average over all parameters."""
     named = strategy.mode == "infer" or isinstance(strategy.optimizer or job.optimizer, str)
-    moved = strategy.offload != "none" or strategy.optimizer_in_backward
     over_all = job.clip_norm is not None or job.ema_decay is not None
-    return named and job.step is None and not (strategy.compile or moved or over_all)
+    return named and job.step is None and not (strategy.compile or strategy.optimizer_in_backward or over_all)
 
 
 def _container(model: nn.Module, path: str) -> nn.ModuleList:

@@ -64,6 +64,9 @@ class JobBlocks:
         like: blocks of the same job in amp-bf16. What differs by the precision of products alone is taken from them in
             amp-fp16. None composes all.
 
+    Attributes:
+        problems: why variants that were tried are left out of a search, each reason once.
+
     Blocks are composed at their first use. Raises UnsupportedError for techniques that are not composed.
     """
 
@@ -85,6 +88,7 @@ class JobBlocks:
         self.traces, self.techniques = traces, techniques
         self.micro_batches = np.array(micro_batches, dtype=np.int64)
         self.parameters = parameters or shipped_parameters()
+        self.problems: dict[str, None] = {}
         self._by_heads = by_heads
         alike = like is not None and techniques == like.techniques.but(precision="amp-fp16")
         self._like = like if alike and like is not None and np.array_equal(self.micro_batches, like.micro_batches) else None

@@ -71,7 +71,8 @@ class JobArrays:
         recomputes: those to try.
         variants: of blocks, that are tried; None takes all, `variants_of`.
 
-    Entries that cannot be traced are left out. Raises the first error where all of them cannot.
+    Entries that cannot be traced are left out, and the reason goes to the blocks' problems. Raises the first error where all
+    of them cannot.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ def _traced(blocks: JobBlocks, entries: Sequence[Entry]) -> list[Entry]:
             blocks.rows(entry.variant, tp=entry.tp, sharded=entry.sharded)
         except NOT_TRACED as error:
             problem = problem or error
+            blocks.problems[error.what] = None
         else:
             traced.append(entry)
     if problem is not None and not traced:
@@ -213,9 +215,12 @@ def limits_of(blocks: JobBlocks, most_tensor: int, *, least_part: int = LEAST_PA
     for tp in blocks.tensor_degrees(most_tensor):
         try:
             blocks.rows(BlockVariant(), tp=tp, sharded=False)
-        except (InputError, UnsupportedError):
+        except UnsupportedError as error:
+            blocks.problems[error.what] = None
+        except InputError:  # it does not divide heads or features
             continue
-        degrees.append(tp)
+        else:
+            degrees.append(tp)
     seq_len = blocks.whole.header.sizes.get("seq_len")
     parts = [2**n for n in range(1, ((seq_len or 0) // least_part).bit_length())]
     context = tuple(cp for cp in parts if blocks.divides_sequences(cp))

@@ -90,6 +90,12 @@ class FittingChange:
 
 @dataclass(frozen=True)
 class NoFittingChange:
-    """No change fits. `not_tried` has the names of changes that could not be tried, with the reasons."""
+    """No change fits.
+
+    Attributes:
+        not_tried: names of changes that could not be tried, with the reasons.
+        hopeless: whether parameters and optimizer state alone take more than the device has under each that was tried.
+    """
 
     not_tried: tuple[str, ...] = ()
+    hopeless: bool = False

@@ -7,33 +7,31 @@ The order is by effect on the training:
 2. optimizer state in 8 and 4 bits,
 3. LoRA, LoRA on weights in 16 bits, and QLoRA, each with and without recomputation.
 
-If nothing fits, the search is repeated with half the sequence length, and so on. A variant without a recording is traced
-only if known bounds leave it a chance to fit.
+If nothing fits, the search is repeated with half the sequence length, and so on, with the changes that parameters and
+optimizer state leave room for. A variant without a recording is traced only if known bounds leave it a chance to fit.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from gpuwise.cost.forecast import Forecast, MemoryForecast
 from gpuwise.cost.offload import on_host_bytes
-from gpuwise.errors import GpuwiseError, InputError, JobError
+from gpuwise.errors import InputError, JobError
 from gpuwise.hardware.cluster import Cluster
 from gpuwise.notes.plan import effect_of_technique, host_memory_needed, shorter_samples
 from gpuwise.plan.fit.change import FitProblem, FittingChange, NoFittingChange
-from gpuwise.plan.fit.techniques import Technique, techniques
+from gpuwise.plan.fit.least_bytes import least_kept_bytes, least_step_bytes
+from gpuwise.plan.fit.techniques import SHARDED, Technique, shards_of_copies, techniques
 from gpuwise.plan.pricing.largest import largest_of
 from gpuwise.plan.pricing.step import HEADROOM, StepPricer, has_headroom
 from gpuwise.plan.pricing.traces import NOT_TRACED
 from gpuwise.step_settings import flags_of, job_word
-from gpuwise.strategy import Strategy, check_techniques
-from gpuwise.trace.memory import live_bytes
-from gpuwise.trace.tables import CATEGORIES
+from gpuwise.strategy import Strategy
+from gpuwise.trace.memory import kept_bytes
 from gpuwise.units import format_bytes
 
-FULL, BACKWARD, SHARDED = "full recompute", "optimizer in backward", "shards in place of copies"
+FULL, BACKWARD = "full recompute", "optimizer in backward"
 OPTIMIZER, PARAMETERS = "offload of the optimizer", "offload of parameters"
 # Each line goes from the smallest change to the one that frees most. If the last of a line does not fit, the line is skipped.
 TRAINING: tuple[tuple[tuple[str, ...], ...], ...] = (
@@ -50,49 +48,60 @@ TRAINING: tuple[tuple[tuple[str, ...], ...], ...] = (
 )
 INFERENCE: tuple[tuple[tuple[str, ...], ...], ...] = ((("precision amp-bf16",),), (("precision bf16",),))
 SHORTEST_SEQUENCE = 128
-# What is left of the activations of the plain step in one with adapters, at least: assumed, to spare tracings that cannot fit.
-LEAST_ACTIVATIONS = 0.8
-QLORA_BYTES_A_PARAMETER = 0.5
-_STATE = tuple(CATEGORIES.index(name) for name in ("parameter", "gradient", "optimizer_state"))
 
 
 def fitting_change(problem: FitProblem) -> FittingChange | NoFittingChange:
     """The smallest change of the requested strategy that fits the cluster. Raises the errors of tracing that strategy."""
-    search = _ChangeSearch(problem, {})
-    change, not_tried = search.first(), search.not_tried
+    not_tried: dict[str, list[str]] = {}
+    hopeless: set[Strategy] = set()
+    search = _ChangeSearch(problem, not_tried, hopeless)
+    change = search.first()
     length = longest = search.header.sizes.get("seq_len")
     with_seq_len = problem.pricer.traces.with_seq_len
     while change is None and with_seq_len is not None and length is not None and length // 2 >= SHORTEST_SEQUENCE:
+        if search.is_hopeless():
+            break
         length //= 2
         try:
             pricer = StepPricer(with_seq_len(length), catalog=problem.pricer.catalog, data=problem.pricer.data)
-            change = _ChangeSearch(replace(problem, pricer=pricer), not_tried, longest=longest).first()
+            search = _ChangeSearch(replace(problem, pricer=pricer), not_tried, hopeless, longest=longest)
+            change = search.first()
         except (JobError, *NOT_TRACED) as error:
             not_tried.setdefault(error.what, []).append("shorter samples")
             break
     if change is not None:
         return change
-    return NoFittingChange(tuple(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in not_tried.items()))
+    reasons = tuple(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in not_tried.items())
+    return NoFittingChange(reasons, search.is_hopeless())
 
 
 class _ChangeSearch:
     """The search at one length of the samples.
 
     Attributes:
-        header: header of the requested step at a micro-batch of one.
+        trace, header: of the requested step at a micro-batch of one.
         not_tried: names of changes by the reason why they are not available.
+        hopeless: strategies that fit at no length of samples, at a micro-batch of one.
         longest: the requested sequence length; None if samples have none.
     """
 
-    def __init__(self, problem: FitProblem, not_tried: dict[str, list[str]], *, longest: int | None = None):
-        self.problem, self.pricer, self.not_tried = problem, problem.pricer, not_tried
+    def __init__(
+        self,
+        problem: FitProblem,
+        not_tried: dict[str, list[str]],
+        hopeless: set[Strategy],
+        *,
+        longest: int | None = None,
+    ):
+        self.problem, self.pricer, self.not_tried, self.hopeless = problem, problem.pricer, not_tried, hopeless
         requested, traces = problem.requested, problem.pricer.traces
         optimizer = requested.optimizer or traces.family(requested).header.strategy.optimizer
-        self.header = traces.latest_trace(requested.but(micro_batch=1)).header
+        self.trace = traces.latest_trace(requested.but(micro_batch=1))
+        self.header = self.trace.header
         self.longest = longest or self.header.sizes.get("seq_len")
         self.techniques_by_name = {
             each.name: each
-            for each in (*techniques(requested.but(optimizer=optimizer), problem.cluster.chip), *_shards_of_copies(requested))
+            for each in (*techniques(requested.but(optimizer=optimizer), problem.cluster.chip), *shards_of_copies(requested))
         }
         self._answers: dict[tuple[Technique, ...], FittingChange | None] = {}
 
@@ -100,12 +109,22 @@ class _ChangeSearch:
         shorter = self._fitting(())
         if shorter is not None:
             return shorter
-        for line in INFERENCE if self.problem.requested.mode == "infer" else TRAINING:
-            steps = [self._techniques(names) for names in line]
-            if all(not chosen for chosen in steps) or self._fitting(steps[-1]) is None:
-                continue
-            return next(answer for answer in map(self._fitting, steps) if answer is not None)
+        for steps in self._lines():
+            if self._fitting(steps[-1]) is not None:
+                return next(answer for answer in map(self._fitting, steps) if answer is not None)
         return None
+
+    def is_hopeless(self) -> bool:
+        """Whether nothing that was tried fits at any length of samples."""
+        return all(
+            _of_one_sample(self._with(chosen)) in self.hopeless for chosen in ((), *(line[-1] for line in self._lines()))
+        )
+
+    def _lines(self) -> list[list[tuple[Technique, ...]]]:
+        """The lines that have a technique which is not requested already."""
+        names = INFERENCE if self.problem.requested.mode == "infer" else TRAINING
+        lines = [[self._techniques(each) for each in line] for line in names]
+        return [line for line in lines if any(line)]
 
     def _techniques(self, names: tuple[str, ...]) -> tuple[Technique, ...]:
         """The techniques that are not requested already."""
@@ -118,10 +137,9 @@ class _ChangeSearch:
         return self._answers[chosen]
 
     def _find(self, chosen: tuple[Technique, ...]) -> FittingChange | None:
-        strategy = self.problem.requested
-        for technique in chosen:
-            strategy = technique.of(strategy)
-        cluster = self.problem.cluster
+        strategy, cluster = self._with(chosen), self.problem.cluster
+        if _of_one_sample(strategy) in self.hopeless:
+            return None
         try:
             ladder = self._ladder(strategy)
             fitting = largest_of(self.pricer, ladder, cluster, memory=self._memory) if ladder else None
@@ -129,17 +147,26 @@ class _ChangeSearch:
                 return None
             return self._answer(self.pricer.forecast(fitting, cluster), chosen)
         except NOT_TRACED as error:
+            self.hopeless.add(_of_one_sample(strategy))
             if chosen and not isinstance(error, InputError):
                 self.not_tried.setdefault(error.what, []).append(chosen[-1].name)
         return None
 
+    def _with(self, chosen: tuple[Technique, ...]) -> Strategy:
+        strategy = self.problem.requested
+        for technique in chosen:
+            strategy = technique.of(strategy)
+        return strategy
+
     def _ladder(self, strategy: Strategy) -> list[Strategy]:
         """Strategies with the same batch in ascending micro-batches; empty if not even one sample fits."""
         whole = strategy.micro_batch
-        if strategy.optimizer_in_backward or strategy.mode == "infer":
+        if strategy.mode == "infer":
             return [strategy]
-        if not self._may_fit(strategy.but(micro_batch=1, accumulation=1)):
+        if not self._may_fit(_of_one_sample(strategy)):
             return []
+        if strategy.optimizer_in_backward:
+            return [strategy]
         parts = [part for part in range(1, whole + 1) if whole % part == 0]
         return [strategy.but(micro_batch=part, accumulation=whole * strategy.accumulation // part) for part in parts]
 
@@ -163,31 +190,28 @@ class _ChangeSearch:
         if host_bytes is not None and self._on_host_bytes(strategy) > host_bytes:
             missing = f"needs {format_bytes(self._on_host_bytes(strategy))} of host memory, of {format_bytes(host_bytes)}"
             self.not_tried.setdefault(missing, []).append(f"offload of {strategy.offload}")
+            self.hopeless.add(strategy)
             return False
         if self._least_bytes(strategy) > most:
             return False
-        return self.pricer.needed_bytes(strategy, cluster) <= most
+        if self.pricer.needed_bytes(strategy, cluster) <= most:
+            return True
+        if kept_bytes(self.pricer.traces.latest_trace(strategy)) > most:
+            self.hopeless.add(strategy)
+        return False
 
     def _least_bytes(self, strategy: Strategy) -> float:
-        """A lower bound of the bytes of a step with adapters or offloaded parameters, from the trace of the plain step."""
+        """A lower bound of the bytes of a step, as far as it spares a recording."""
+        least = least_kept_bytes(self.trace, strategy)
+        if least > HEADROOM * (self.problem.cluster.capacity_bytes or 0):
+            self.hopeless.add(strategy)
+            return least
         if strategy.adapter == "none" and strategy.offload != "parameters":
             return 0.0
-        plain = strategy.but(adapter="none", offload="none")
         try:
-            trace = self.pricer.traces.latest_trace(plain)
+            return least_step_bytes(self.pricer.traces.latest_trace(strategy.but(adapter="none", offload="none")), strategy)
         except NOT_TRACED:
             return 0.0
-        storages = trace.storages
-        state = np.isin(storages.category, _STATE)
-        others = replace(trace, storages=replace(storages, size_bytes=np.where(state, 0, storages.size_bytes)))
-        parameter_bytes = float(storages.size_bytes[storages.category == CATEGORIES.index("parameter")].sum())
-        if strategy.offload == "parameters":
-            parameter_bytes = 0.0
-        elif strategy.adapter == "qlora":
-            parameter_bytes = QLORA_BYTES_A_PARAMETER * trace.header.parameters
-        # Autocast caches 16-bit copies of trained weights, but not of frozen ones.
-        copies = 2 * trace.header.parameters if strategy.precision.startswith("amp-") else 0
-        return parameter_bytes + LEAST_ACTIVATIONS * max(0, live_bytes(others).peak_bytes - copies)
 
     def _on_host_bytes(self, strategy: Strategy) -> int:
         return 0 if strategy.offload == "none" else on_host_bytes(self.header)
@@ -226,16 +250,5 @@ class _ChangeSearch:
         )
 
 
-def _shards_of_copies(requested: Strategy) -> tuple[Technique, ...]:
-    """Shards over the devices that the requested mesh gives a copy each; none where it gives none, or where other techniques
-    exclude shards."""
-    mesh = requested.mesh
-    if mesh.dp_replicate == 1 or requested.mode != "train":
-        return ()
-    sharded = replace(mesh, dp_replicate=1, dp_shard=mesh.dp_replicate * mesh.dp_shard)
-    try:
-        check_techniques(requested.but(mesh=sharded))
-    except GpuwiseError:
-        return ()
-    note = "parameters, gradients and optimizer state are split over the devices, and gathered block by block"
-    return (Technique(SHARDED, "sharding", {"mesh": sharded}, note),)
+def _of_one_sample(strategy: Strategy) -> Strategy:
+    return strategy.but(micro_batch=1, accumulation=1)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuwise.cost.rates import family, precisions_of
+from gpuwise.errors import GpuwiseError
 from gpuwise.hardware.types import Chip
 from gpuwise.plan.space import legal
-from gpuwise.strategy import OPTIMIZERS, Mesh, Strategy, StrategyChanges, kernels_for
+from gpuwise.strategy import OPTIMIZERS, Mesh, Strategy, StrategyChanges, check_techniques, kernels_for
 
 SHARDS = (2, 4, 8)
+SHARDED = "shards in place of copies"
 # These change the training, so the user has to choose them.
 CHANGES = {"bf16": "parameters are rounded every step", "fp8": "linear layers compute in 8 bits"}
 _OPTIMIZERS = {
@@ -173,6 +175,21 @@ def _shards(requested: Strategy) -> Iterator[Technique]:
                 {"mesh": Mesh(dp_shard=devices)},
                 "parameters, gradients and optimizer state are split",
             )
+
+
+def shards_of_copies(requested: Strategy) -> tuple[Technique, ...]:
+    """Shards over the devices that the requested mesh gives a copy each; none where it gives none, or where other techniques
+    exclude shards."""
+    mesh = requested.mesh
+    if mesh.dp_replicate == 1 or requested.mode != "train":
+        return ()
+    sharded = replace(mesh, dp_replicate=1, dp_shard=mesh.dp_replicate * mesh.dp_shard)
+    try:
+        check_techniques(requested.but(mesh=sharded))
+    except GpuwiseError:
+        return ()
+    note = "parameters, gradients and optimizer state are split over the devices, and gathered block by block"
+    return (Technique(SHARDED, "sharding", {"mesh": sharded}, note),)
 
 
 def _combinations(requested: Strategy) -> Iterator[Technique]:

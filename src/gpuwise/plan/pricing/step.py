@@ -23,7 +23,7 @@ from gpuwise.notes.step import random_numbers_not_priced
 from gpuwise.plan.cpu.compile_time import drawing_s, slowed
 from gpuwise.plan.pricing.traces import StepTraces, largest_rank
 from gpuwise.strategy import Mesh, Strategy
-from gpuwise.trace.memory import live_bytes
+from gpuwise.trace.memory import kept_bytes, live_bytes
 from gpuwise.trace.trace import Trace
 
 HEADROOM = 0.95  # usable share of a device's memory: a forecast may be off, and a run that is out of memory is lost
@@ -133,6 +133,11 @@ class StepPricer:
             trace = self.trace(_as_large(strategy))
             self._peaks[strategy] = trace.once("live", lambda: live_bytes(trace)).peak_bytes
         return self._peaks[strategy]
+
+    def kept_bytes(self, strategy: Strategy) -> int:
+        """Bytes of parameters and optimizer state on one device."""
+        trace = self.trace(_as_large(strategy))
+        return trace.once("kept", lambda: kept_bytes(trace))
 
     def needed_bytes(self, strategy: Strategy, cluster: Cluster) -> int:
         """Bytes of tensors and of everything outside the allocator: a lower bound of the memory needed on this device."""

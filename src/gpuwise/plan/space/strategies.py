@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -32,7 +32,7 @@ class StrategySearch:
         self.pricer = pricer
         self.exact_on: set[Cluster] = set()
         self._ladders: dict[tuple[object, ...], list[Strategy] | GpuwiseError] = {}
-        self._least: dict[tuple[object, ...], int | None] = {}
+        self._fitting: dict[tuple[object, ...], bool] = {}
         self._optimizers: dict[tuple[str, ...], str | None] = {}
         self._untried: dict[str, Constraints] = {}
 
@@ -114,9 +114,8 @@ class StrategySearch:
             return refusal
         micro_batches = constraints.micro_batches(cluster)
         precisions = legal.precisions_for(cluster.chip, constraints.precision)
-        least = self._least_bytes(precisions, constraints.meshes(cluster), constraints, micro_batches)
-        if least is not None and cluster.capacity_bytes is not None and least > cluster.capacity_bytes:
-            return self._shortfall(precisions, cluster, constraints, micro_batches[0])
+        if not self._may_fit(cluster, constraints, micro_batches):
+            return self._shortfall(cluster, constraints, micro_batches[0])
 
         def best_in(precision: str, refused: PrecisionError | None) -> list[Forecast]:
             forecasts = self._best_in(precision, cluster, constraints, micro_batches)
@@ -132,7 +131,7 @@ class StrategySearch:
         except NOT_TRACED as problem:
             return NoStrategy(rejections.no_trace(), problem.what)
         if not forecasts:
-            return self._shortfall(precisions, cluster, constraints, micro_batches[0])
+            return self._shortfall(cluster, constraints, micro_batches[0])
         return min(forecasts, key=_order)
 
     def _best_in(self, precision: str, cluster: Cluster, constraints: Constraints, micro_batches: list[int]) -> list[Forecast]:
@@ -197,10 +196,23 @@ class StrategySearch:
             family.header.check_accumulation(each // covered[-1])  # its error explains why no micro-batch makes that batch
         return ladder
 
-    def _shortfall(self, precisions: Sequence[str], cluster: Cluster, constraints: Constraints, micro_batch: int) -> NoStrategy:
+    def _may_fit(self, cluster: Cluster, constraints: Constraints, micro_batches: Sequence[int]) -> bool:
+        """Whether the tensors of the smallest micro-batch fit in some way, or nothing can be traced. The first way that fits is
+        the last that is traced."""
+        key = cluster.chip.id, cluster.capacity_bytes, cluster.devices, constraints, tuple(micro_batches)
+        if key not in self._fitting:
+            none_traced, fits = True, False
+            for peak in self._peaks(cluster, constraints.meshes(cluster), constraints, micro_batches):
+                none_traced, fits = False, cluster.capacity_bytes is None or peak <= cluster.capacity_bytes
+                if fits:
+                    break
+            self._fitting[key] = none_traced or fits
+        return self._fitting[key]
+
+    def _shortfall(self, cluster: Cluster, constraints: Constraints, micro_batch: int) -> NoStrategy:
         least = None
         for mesh in reversed(constraints.meshes(cluster)):  # a sharded mesh needs least memory
-            least = self._least_bytes(precisions, [mesh], constraints, [micro_batch])
+            least = min(self._peaks(cluster, [mesh], constraints, [micro_batch]), default=None)
             if least is not None:
                 break
         missing = (least or 0) - (cluster.capacity_bytes or 0)
@@ -209,21 +221,29 @@ class StrategySearch:
         needs = f"needs {(least or 0) / 2**30:.1f} GiB a device{offload}{more}"
         return NoStrategy(rejections.out_of_memory(), needs, max(0.0, float(missing)))
 
-    def _least_bytes(
-        self, precisions: Sequence[str], meshes: Sequence[Mesh], constraints: Constraints, micro_batches: Sequence[int]
-    ) -> int | None:
-        """Peak bytes of tensors of the smallest micro-batch, where they are fewest; None where nothing can be traced."""
-        key = tuple(precisions), tuple(meshes), constraints, tuple(micro_batches)
-        if key not in self._least:
-            peaks = []
-            for mesh, precision, recompute in product(meshes, precisions, legal.recomputes_for(constraints.recompute)):
+    def _peaks(
+        self, cluster: Cluster, meshes: Sequence[Mesh], constraints: Constraints, micro_batches: Sequence[int]
+    ) -> Iterator[int]:
+        """Peak bytes of tensors of the smallest micro-batch, in each way that can be traced.
+
+        Precisions that keep parameters as wide as one before whose parameters and optimizer state alone do not fit are left
+        out: each takes a recording.
+        """
+        hopeless: set[int] = set()  # bytes of an element
+        for precision in legal.precisions_for(cluster.chip, constraints.precision):
+            element_bytes = constraints.techniques.but(precision=precision).element_bytes
+            if element_bytes in hopeless:
+                continue
+            kept = []
+            for mesh, recompute in product(meshes, legal.recomputes_for(constraints.recompute)):
                 try:
                     smallest = self.ladder(precision, recompute, mesh, constraints, micro_batches)[0]
-                    peaks.append(self.pricer.peak_bytes(smallest))
+                    kept.append(self.pricer.kept_bytes(smallest))
+                    yield self.pricer.peak_bytes(smallest)
                 except NOT_TRACED:
                     continue
-            self._least[key] = min(peaks, default=None)
-        return self._least[key]
+            if kept and cluster.capacity_bytes is not None and min(kept) > cluster.capacity_bytes:
+                hopeless.add(element_bytes)
 
 
 def sample_s(forecast: Forecast) -> float:

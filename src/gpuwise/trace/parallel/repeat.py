@@ -211,7 +211,9 @@ class _Repeat:
         alignment = aligned(short, long, (short, long), self._copies)
         size_bytes = alignment.choose(a.size_bytes.tolist(), b.size_bytes.tolist())
         lifetime = alignment.extend(
-            a.lifetime.tolist(), b.lifetime.tolist(), lambda slopes: set(slopes.tolist()) <= {0, alignment.length}
+            a.lifetime.tolist(),
+            b.lifetime.tolist(),
+            lambda slopes: set(slopes.tolist()) <= {0, alignment.length, -alignment.length},
         )
         return Loading(np.array(size_bytes, dtype=np.int64), lifetime)
 
