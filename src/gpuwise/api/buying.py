@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from gpuwise.api.devices import device_of
 from gpuwise.api.fitting import fitting_change_of
 from gpuwise.api.own_costs import machine_of
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.planning import plan
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of
@@ -33,6 +34,7 @@ _TRIED_SAMPLES = 1_000_000  # of the run whose hours say how fast a device is
 _OTHER_PLANS = 12  # of the table of each job, beside the machines to buy
 
 
+@plainly
 def buy(path: str) -> BuyingAdvice:
     """What to buy for a mix of jobs, or whether to rent: cost a year, hours a week and break-even of each machine.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gpuwise.api.device_names import device_names
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.cost.forecast import Interval
 from gpuwise.errors import InputError, JobError, UnsupportedError
 from gpuwise.hardware.catalog import load_catalog
@@ -33,6 +34,7 @@ LEAST_CPU_S = 1e-6  # a processor's clock may not tick within a fit
 _BUSY_FITS = 3  # the largest fits, of which the busiest says how many processors a fit uses
 
 
+@plainly
 def classical_forecast(
     job: str,
     *,

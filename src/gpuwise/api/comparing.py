@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from gpuwise.api.device_names import device_names
 from gpuwise.api.devices import Device, devices_of, target_of
 from gpuwise.api.fitting import fitting_change_of
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of
 from gpuwise.hardware.catalog import load_catalog
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.compare import CompareRow, Comparison
 
 
+@plainly
 def compare(job: str | Job, *, on: str | Sequence[str], **settings: Unpack[ClusterSettings]) -> Comparison:
     """Forecasts of a job on several devices or clusters, with speed-ups over the slowest and the reason for each.
 

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import cast
 
 from gpuwise.api.forecasting import forecast_step
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.sources import source_of
 from gpuwise.atomic import written_whole
 from gpuwise.cost import Forecast
@@ -25,6 +26,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace.presets.table import PRESETS
 
 
+@plainly
 def export(
     plan: Plan | str | os.PathLike[str], *, to: str, output: str | os.PathLike[str] | None = None, job: str | None = None
 ) -> Exported:

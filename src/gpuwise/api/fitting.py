@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.devices import Device, device_of, is_this_cpu
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.shared_cpu import memory_notes
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import PresetSource, SavedSource, source_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _TRACED_AGAIN = 4_000
 
 
+@plainly
 def fit(job: str | Job, *, on: str, every_technique: bool = False, **settings: Unpack[ClusterSettings]) -> FitResult:
     """The largest micro-batch of a job on a device, its memory peak, and the memory techniques, best trade first.
 

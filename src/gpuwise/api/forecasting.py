@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from gpuwise.api.cpu_settings import cpu_settings
 from gpuwise.api.devices import Device, device_of, is_this_cpu, with_threads_of_environment
 from gpuwise.api.fitting import fitting_change_of
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.shared_cpu import memory_notes
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of, usual_micro_batch
@@ -59,6 +60,7 @@ class Priced:
     source: StepSource
 
 
+@plainly
 def forecast(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -> Forecast:
     """Forecasts one optimizer step of a job on a device (a forward pass in mode "infer"): time, memory, energy, money.
 
@@ -82,6 +84,7 @@ def forecast(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -
     return forecast_with_trace(job, on, settings)[0]
 
 
+@plainly
 def memory_timeline(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -> Timeline:
     """The memory timeline of one step by category, with its peak and the tensors behind it.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.forecasting import forecast_with_trace
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.errors import InputError
 from gpuwise.hardware.catalog import load_catalog
 from gpuwise.hardware.device import parse_device
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
 
 
+@plainly
 def roofline(job: str | Job, *, on: str, by: str = "kernels", **settings: Unpack[ForecastSettings]) -> Roofline:
     """The roofline of a step: operations a byte, operations a second and share of time of its kernels.
 
@@ -32,6 +34,7 @@ def roofline(job: str | Job, *, on: str, by: str = "kernels", **settings: Unpack
     return replace(placed, forecast=forecast, strategy=forecast.strategy)
 
 
+@plainly
 def kernel(kind: str, *, on: str, dtype: str = "bf16", **sizes: int) -> KernelForecast:
     """Forecasts the time of one kernel on one device, with its interval, for comparison with tables of measured kernels.
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.errors import InputError, MissingDependencyError, UnsupportedError
 from gpuwise.hardware import load_catalog
 from gpuwise.launch.description import PLAN_FILE, Launch
@@ -23,6 +24,7 @@ from gpuwise.plan.types import Plan
 from gpuwise.results.launching import LaunchResult
 
 
+@plainly
 def launch(
     plan: str | os.PathLike[str] | Plan,
     *,

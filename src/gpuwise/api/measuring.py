@@ -6,10 +6,13 @@ import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gpuwise.api.plain_arguments import plainly
+
 if TYPE_CHECKING:
     from gpuwise.results.measurement import MachineMeasurement, Progress
 
 
+@plainly
 def measure(*, quick: bool = False, progress: Callable[[Progress], None] | None = None) -> MachineMeasurement:
     """Runs microbenchmarks on this machine.
 

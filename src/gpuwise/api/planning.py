@@ -12,6 +12,7 @@ from gpuwise.api.device_names import device_names, names_this_cpu, owned_machine
 from gpuwise.api.devices import devices_of
 from gpuwise.api.offer_choice import offer_choice
 from gpuwise.api.own_costs import own_costs
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.shared_cpu import part_of_threads
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import PresetSource, source_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _ONE_MACHINE, _CLUSTER = 16, 1024
 
 
+@plainly
 def plan(
     job: str | Job,
     *,

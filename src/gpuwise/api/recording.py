@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of
 from gpuwise.errors import InputError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
 
 
+@plainly
 def record(
     job: str | Job,
     path: str | os.PathLike[str],

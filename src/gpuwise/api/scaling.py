@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.cpu_settings import cpu_settings
 from gpuwise.api.devices import Device, devices_of, target_of
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.source import StepSource
 from gpuwise.api.sources import source_of, usual_micro_batch
 from gpuwise.errors import InputError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.scaling.curve import ScalingCurve
 
 
+@plainly
 def scale(job: str | Job, *, on: str, global_batch: int | None = None, **settings: Unpack[ClusterSettings]) -> ScalingCurve:
     """Forecasts of a job on 1, 2, 4 and so on up to all devices of a cluster, and where more of them stop paying.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.padded_passes import NamedPasses
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.served_job import served_job
 from gpuwise.api.serving_forward import forward_plan
 from gpuwise.api.serving_limits import parse_limits
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
 
 
+@plainly
 def serve_plan(
     job: str | Job, *, rate: str | None = None, on: str | Sequence[str] | None = None, **settings: Unpack[ServingSettings]
 ) -> ServingForecast:

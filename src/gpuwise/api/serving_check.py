@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.serving_load import check_plan
 from gpuwise.api.serving_run import serve_here
 from gpuwise.serving.check import ServeCheck
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
 
 
+@plainly
 def serve_check(
     job: str | Job, *, progress: Callable[[str], None] = lambda words: None, **settings: Unpack[CheckSettings]
 ) -> ServeCheck:

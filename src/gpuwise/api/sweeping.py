@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.planning import job_and_request
 from gpuwise.cost.rates import precisions_of
 from gpuwise.errors import InputError, NoPlanError
@@ -26,6 +27,7 @@ MOST_RUNS = 10_000
 _OBJECTIVES = ("cheapest", "fastest", "samples-per-dollar")
 
 
+@plainly
 def sweep(
     job: str | Job,
     *,

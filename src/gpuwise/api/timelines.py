@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from gpuwise.api.devices import target_of
 from gpuwise.api.forecasting import forecast_with_trace
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.step_settings import ForecastSettings
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gpuwise.job import Job
 
 
+@plainly
 def step_timeline(job: str | Job, *, on: str, **settings: Unpack[ForecastSettings]) -> StepTimeline:
     """One step over time: the streams of a rank that is recorded on its mesh, the ranks of a pipeline, or one composed rank.
 

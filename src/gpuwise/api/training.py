@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.rank_start import check_launch, chosen_by_first, folder_of_first, joined, mesh_to_run
 from gpuwise.api.run_batch import batch_reason
 from gpuwise.api.run_start import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from gpuwise.runtime.ranks import RunRanks
 
 
+@plainly
 def train(job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **keywords: Unpack[TrainKeywords]) -> TrainResult:
     """Runs a job on this machine, with its forecast beside the measurements.
 

@@ -13,6 +13,7 @@ from typing import Any, TypedDict, Unpack
 
 from gpuwise.api import history
 from gpuwise.api.measured import machine_key
+from gpuwise.api.plain_arguments import plainly
 from gpuwise.api.validating_checks import check_jobs, check_ranks, check_suite, check_torch, names_of
 from gpuwise.cost.forecast import Interval
 from gpuwise.errors import InputError
@@ -54,6 +55,7 @@ class Doing:
     trial: Trial | None = None
 
 
+@plainly
 def validate(
     jobs: str | Sequence[str] = (),
     *,
