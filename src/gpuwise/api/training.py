@@ -93,6 +93,7 @@ class Trainer:
     Raises JobError if the plan is for another job or the job fails, InputError, and the errors of `forecast`.
     """
 
+    @plainly
     def __init__(self, job: str | Job, plan: str | os.PathLike[str] | Plan | None = None, **keywords: Unpack[TrainKeywords]):
         began_s, run = time.perf_counter(), keywords.get("run")
         with failure_noted(None if run == AUTO or not leads_run() else run):
