@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.quick import quick
 
@@ -10,6 +12,7 @@ from gpuwise.strategy import Strategy
 from gpuwise.trace import Trace, TraceFamily
 from gpuwise.trace.presets import DATA, load_preset, preset_path
 from gpuwise.trace.presets.table import PRESETS
+from gpuwise.trace.tables import COLUMNS
 from gpuwise.tracing.family import TOLERANCE, disagreement
 from gpuwise.tracing.presets import record_preset_generation, recorder_of, variants
 
@@ -20,6 +23,13 @@ CHECKED_AT = {"micro_batch": 5, "seq_len": 416, "image_size": 384}
 def paths(trace: Trace) -> list[str]:
     """The module of every position and of every storage."""
     return [trace.modules[index] for index in [*trace.sequence.module, *trace.storages.module]]
+
+
+def without_scratch(trace: Trace) -> Trace:
+    """The trace with kernels that allocate nothing for themselves."""
+    values = trace.operations.values.copy()
+    values[:, COLUMNS.index("workspace_bytes")] = 0
+    return replace(trace, operations=replace(trace.operations, values=values))
 
 
 SLOW = (
@@ -73,6 +83,8 @@ def test_a_preset_writes_text_as_recorded(name: str) -> None:
     assert shipped.activation_bytes_per_token == pytest.approx(live.activation_bytes_per_token, rel=TOLERANCE)
     for part in ("tokens", "head"):
         a, b = (getattr(each, part).at(micro_batch=5, new_tokens=48) for each in (shipped, live))
+        if target == "cpu":  # oneDNN's products in bf16 take scratch memory on processors with AVX-512 alone
+            a, b = map(without_scratch, (a, b))
         assert disagreement(a, b) <= TOLERANCE
         assert paths(a) == paths(b)
 
